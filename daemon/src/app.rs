@@ -16,7 +16,7 @@ mod tests;
 use std::io::PipeWriter;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
@@ -28,7 +28,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use holdfast_agent::engine::run::{GROUPS_WAITING_MAX, Upkeep};
-use holdfast_agent::readings::{EffectiveConfig, Readings};
+use holdfast_agent::readings::{EffectiveConfig, Readings, RefusedReload};
 use holdfast_agent::state::{self, SnapshotWriter};
 use holdfast_agent::{hostname_watch, systemd};
 use holdfast_api as admin;
@@ -108,8 +108,10 @@ const APISERVERS_PACE: Duration = Duration::from_secs(5);
 struct Reload {
     file: ConfigFile,
     logging: Arc<Logging>,
-    // Why the last reload was refused; `None` if it was not.
-    refusal: watch::Sender<Option<String>>,
+    // The last reload, if it was refused.
+    refusal: watch::Sender<Option<RefusedReload>>,
+    /// Since when the configuration in force is.
+    in_force_since: Mutex<Timestamp>,
     /// The configuration in force: the last accepted file, except the keys that need a restart.
     config: watch::Sender<Arc<Config>>,
     editions: watch::Sender<Arc<Edition>>,
@@ -131,7 +133,7 @@ type ConfigSenders = (watch::Sender<Arc<Config>>, watch::Sender<Arc<Edition>>);
 
 /// Where a reload sends the effective configuration, the blocks, and why a new configuration was refused.
 type EffectiveSenders =
-    (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<String>>);
+    (watch::Sender<Arc<EffectiveConfig>>, watch::Sender<Arc<Blocks>>, watch::Sender<Option<RefusedReload>>);
 
 /// The channel by which a task ends the daemon with an error.
 type FailureChannel = (mpsc::Sender<AppError>, mpsc::Receiver<AppError>);
@@ -169,6 +171,7 @@ impl App {
         let event_readings = EventStatus::new(gatherer.editions());
         let (acts, requests, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
         let (readings, senders) = ReadingParts {
+            file: &file.path,
             config,
             cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
@@ -378,7 +381,7 @@ async fn serve_signals(
     loop {
         tokio::select! {
             // The sender of a signal gets no response; the log has the outcome.
-            _ = signals.hangup.recv() => drop(reload.reload_config(|| true).await),
+            _ = signals.hangup.recv() => drop(reload.reload_config(None, || true).await),
             Some(request) = requests.reloads.recv() => reload.answer_reload(request).await,
             Some(request) = requests.forgets.recv() => reload.answer_forget(request).await,
             () = apiservers.wait_for_change() => reload.send_settings().await,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::drains;
-use holdfast_agent::readings::{About, EffectiveConfig, Liveness, Readings, Verifications};
+use holdfast_agent::readings::{About, EffectiveConfig, Liveness, NodeFiles, Readings, Verifications};
 use holdfast_agent::state::SnapshotWrite;
 use holdfast_api::RequestSenders;
 use holdfast_core::snapshot::Snapshot;
@@ -43,6 +43,7 @@ pub fn from_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -
         node_port_listeners: watch::channel(Arc::default()).1,
         drains: watch::channel(drains::DrainsWrite::default()).1,
         closed_ports: Arc::default(),
+        files: NodeFiles::default(),
         about,
         clock: holdfast_host::clock::now,
     }

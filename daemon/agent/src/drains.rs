@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use holdfast_core::drains::{Drain, DrainOrder, Drains, TooManyDrains};
 use holdfast_core::event::Event;
+use holdfast_core::facts::Timestamp;
 use holdfast_host::logging::messages::NOTICE;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -72,24 +73,58 @@ pub fn load_drains(folder: &Path) -> RestoredDrains {
 pub struct DrainsWrite {
     /// The drains of the last attempt.
     drains: Arc<Drains>,
+    /// The drains that a restart would restore.
+    stored: Arc<Drains>,
+    /// A file cannot be read now, so that nobody knows what a restart would restore.
+    is_unread: bool,
     error: Option<String>,
+    /// Since when every try has failed.
+    failing_since: Option<Timestamp>,
 }
 
 impl DrainsWrite {
     /// The initial state of a process.
     pub fn from_restored(restored: &RestoredDrains) -> Self {
-        Self { drains: Arc::clone(&restored.drains), error: restored.unread.as_deref().map(unread_reason) }
+        let error = restored.unread.as_deref().map(unread_reason);
+        Self {
+            drains: Arc::clone(&restored.drains),
+            stored: Arc::clone(&restored.drains),
+            is_unread: error.is_some(),
+            failing_since: error.is_some().then(now),
+            error,
+        }
     }
 
     #[cfg(any(test, feature = "testing"))]
     pub fn from_error(error: &str) -> Self {
-        Self { error: Some(error.to_owned()), ..Self::default() }
+        Self { error: Some(error.to_owned()), is_unread: true, ..Self::default() }
     }
 
-    /// Why a restart would not restore the last orders, as far as the disk reports.
+    /// Why a restart would not restore the last orders, as far as the disk reports. Orders that cancel each other need
+    /// no write.
     pub(crate) fn problem(&self) -> Option<&str> {
-        self.error.as_deref()
+        let is_lossless = !self.is_unread && self.lost().next().is_none() && self.revived().next().is_none();
+        self.error.as_deref().filter(|_| !is_lossless)
     }
+
+    /// Since when the disk takes no order.
+    pub const fn failing_since(&self) -> Option<Timestamp> {
+        self.failing_since
+    }
+
+    /// The drains that a restart would end.
+    pub fn lost(&self) -> impl Iterator<Item = Drain> {
+        self.drains.iter().map(|(drain, _)| drain).filter(|drain| self.stored.get(drain).is_none())
+    }
+
+    /// The ended drains that a restart would bring back.
+    pub fn revived(&self) -> impl Iterator<Item = Drain> {
+        self.stored.iter().map(|(drain, _)| drain).filter(|drain| self.drains.get(drain).is_none())
+    }
+}
+
+fn now() -> Timestamp {
+    holdfast_host::clock::now().seconds()
 }
 
 const NO_ANSWER: &str = "the disk does not answer; it is written as soon as it does";
@@ -226,7 +261,7 @@ impl DrainController {
     async fn write_problem(&mut self, drains: &Arc<Drains>) -> Option<String> {
         let is_tried = self.last_write.wait_for(|written| Arc::ptr_eq(&written.drains, drains));
         match tokio::time::timeout(DISK_WAIT_MAX, is_tried).await {
-            Ok(Ok(written)) => written.error.clone(),
+            Ok(Ok(written)) => written.problem().map(str::to_owned),
             Ok(Err(_)) | Err(_) => Some(NO_ANSWER.to_owned()),
         }
     }
@@ -246,7 +281,8 @@ fn merge_later_orders(before: &Drains, now: &Drains, mut found: Drains) -> Drain
     found
 }
 
-async fn stamp_order(uid: u32) -> DrainOrder {
+/// An order of this user, given now.
+pub async fn stamp_order(uid: u32) -> DrainOrder {
     let user = tokio::task::spawn_blocking(move || user::user_name(Path::new(user::USERS), uid)).await;
     DrainOrder { uid, user: user.ok().flatten(), at: holdfast_host::clock::now().seconds() }
 }
@@ -261,7 +297,10 @@ async fn run_writer(
     while desired.changed().await.is_ok() {
         while let Some(error) = write_once(&folder, (&mut desired, &unread), &last_write).await {
             if !std::mem::replace(&mut failed, true) {
-                tracing::warn!(error, "cannot write the drains; a restart would lose the last orders");
+                tracing::warn!(
+                    error,
+                    "cannot write the drains; trying again, and `holdfast status` says what a restart would lose"
+                );
             }
             tokio::select! {
                 changed = desired.changed() => if changed.is_err() { return },
@@ -281,20 +320,30 @@ async fn write_once(
 ) -> Option<String> {
     let unread = unread.borrow().clone();
     let drains = Arc::clone(&desired.borrow_and_update());
-    let error = match unread {
-        Some(unread) => Some(unread_reason(&unread)),
+    let is_unread = unread.is_some();
+    let before = last_write.borrow().clone();
+    let (error, stored) = match unread {
+        Some(unread) => (Some(unread_reason(&unread)), before.stored),
         None => {
             // The disk may hang.
             last_write.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
-            store_drains(folder, &drains).await.err()
+            store_drains(folder, &drains).await
         }
     };
-    last_write.send_replace(DrainsWrite { drains, error: error.clone() });
+    let failing_since = error.is_some().then(|| before.failing_since.unwrap_or_else(now));
+    last_write.send_replace(DrainsWrite { drains, stored, is_unread, error: error.clone(), failing_since });
     error
 }
 
-async fn store_drains(folder: &Path, drains: &Arc<Drains>) -> Result<(), String> {
+/// Why they are not written, and what a restart would read: a failed write may have replaced one of the two files.
+async fn store_drains(folder: &Path, drains: &Arc<Drains>) -> (Option<String>, Arc<Drains>) {
     let (folder, writing) = (folder.to_owned(), Arc::clone(drains));
-    let stored = tokio::task::spawn_blocking(move || file::store(&folder, &writing)).await;
-    stored.map_err(|error| error.to_string())?
+    let storing = move || match file::store(&folder, &writing) {
+        Ok(()) => (None, writing),
+        Err(error) => (Some(error), Arc::new(file::load(&folder).drains)),
+    };
+    match tokio::task::spawn_blocking(storing).await {
+        Ok(stored) => stored,
+        Err(error) => (Some(error.to_string()), Arc::default()),
+    }
 }

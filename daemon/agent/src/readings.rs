@@ -10,8 +10,10 @@ mod conditions;
 #[path = "readings/tests/fixture.rs"]
 pub mod fixture;
 mod readiness;
+mod refused_reload;
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +50,7 @@ pub use comparison::{Comparison, compare_flows, compare_programs, unwritten_serv
 pub use conditions::ConditionCause;
 pub use conditions::{ConditionKind, Conditions};
 pub use readiness::{fails_packets, missing_sources, translates_packets};
+pub use refused_reload::{RefusedReload, Requester, StartOutcome};
 
 /// What does not change while the daemon runs.
 #[derive(Clone, Debug)]
@@ -55,6 +58,15 @@ pub struct About {
     /// The daemon's version.
     pub version: &'static str,
     pub started: Timestamp,
+}
+
+/// Where the daemon's files are.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFiles {
+    /// The configuration.
+    pub config: PathBuf,
+    /// The folder of what outlives a restart.
+    pub state: PathBuf,
 }
 
 /// The configuration in force, every key with its value.
@@ -134,8 +146,8 @@ pub struct Readings {
     pub filters: watch::Receiver<Arc<[Filter]>>,
     /// The addresses announced by routes, and why others are not.
     pub routes: watch::Receiver<Arc<Routes>>,
-    /// Why the last reload was refused; empty again once a reload is accepted.
-    pub refused_reload: watch::Receiver<Option<String>>,
+    /// The last reload, if it was refused.
+    pub refused_reload: watch::Receiver<Option<RefusedReload>>,
     /// Why the TCP address or the socket takes no requests now.
     pub closed_listeners: watch::Receiver<Vec<String>>,
     /// Processes of this node that listen at node ports.
@@ -143,6 +155,7 @@ pub struct Readings {
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
+    pub files: NodeFiles,
     /// What does not change while the daemon runs.
     pub about: About,
     /// The wall clock, which tests stop.

@@ -159,8 +159,8 @@ impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
         for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
             line = format!("{line}; port {} is not open: {}", port.address, port.reason);
         }
-        if let Some(why) = &*readings.refused_reload.borrow() {
-            line = format!("{line}; the last reload was refused: {why}");
+        if let Some(refused) = &*readings.refused_reload.borrow() {
+            line = format!("{line}; the last reload was refused: {}", refused.why);
         }
         if line != self.line {
             (self.notify)(&[NotifyState::Status(&line)]);

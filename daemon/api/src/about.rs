@@ -70,6 +70,9 @@ pub struct Version {
     #[schemars(extend("enum" = DatapathKind::ALL.map(DatapathKind::as_str)))]
     pub datapath: Cow<'static, str>,
     pub started: Rfc3339,
+    /// The file of the configuration; null from a daemon before 1.0.
+    #[serde(default)]
+    pub config_file: Option<String>,
     /// The daemon's clock at this answer, from which people count ages; null from a daemon before 1.0.
     pub now: Option<Rfc3339>,
 }
@@ -81,6 +84,7 @@ pub(super) fn version(readings: &Readings, _: Query, form: Form) -> Response {
         node: Arc::clone(&readings.snapshot().node.name),
         datapath: readings.datapath().kind().as_str().into(),
         started: Rfc3339(readings.about.started),
+        config_file: Some(readings.files.config.display().to_string()),
         now: Some(Rfc3339(readings.now())),
     };
     let Version { version, node, datapath, started, .. } = &shown;

@@ -183,6 +183,12 @@ struct WatchRow {
     last_error_at: Option<Rfc3339>,
 }
 
+const ENDPOINT_TITLES: [&str; 10] =
+    ["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "HEARD", "CONNECTIONS", "LISTED", "SEEN", "SOURCE"];
+
+const WATCH_TITLES: [&str; 9] =
+    ["WATCH", "STATE", "SINCE", "ENCODING", "HEARD", "OBJECTS", "BAD", "LISTS", "RESTARTS"];
+
 const LAST_ERROR: [&str; 2] = ["LAST ERROR AT", "LAST ERROR"];
 
 impl WatchRow {
@@ -209,6 +215,17 @@ impl WatchRow {
             last_error,
             last_error_at,
         }
+    }
+
+    /// The cells that fit a screen of 120 columns.
+    fn short_cells(&self) -> Cells {
+        let mut cells = Cells::default();
+        cells.put(self.kind);
+        cells.put(self.state);
+        cells.put_optional(self.heard);
+        cells.put(self.objects);
+        cells.put_optional(self.last_error.as_deref());
+        cells
     }
 
     fn cells(&self) -> Cells {
@@ -266,16 +283,18 @@ impl<'a> EndpointRow<'a> {
         }
     }
 
-    const fn describe_use(&self) -> &'static str {
+    fn describe_use(&self) -> &'static str {
         match (self.active, self.preferred) {
             (true, true) => "active, preferred",
             (true, false) => "active",
+            (false, true) if self.state.0 == ApiserverState::Failed => "tried first",
             (false, true) => "preferred",
             (false, false) => "",
         }
     }
 
-    fn cells(&self) -> Cells {
+    /// The cells that both tables begin with.
+    fn first_cells(&self) -> Cells {
         let mut cells = Cells::default();
         cells.put(&self.address);
         cells.put(self.tier);
@@ -285,6 +304,19 @@ impl<'a> EndpointRow<'a> {
             cells.put(self.state);
         }
         cells.put(self.describe_use());
+        cells
+    }
+
+    /// The cells that fit a screen of 120 columns.
+    fn short_cells(&self) -> Cells {
+        let mut cells = self.first_cells();
+        cells.put_optional(self.heard);
+        cells.put_optional(self.last_error);
+        cells
+    }
+
+    fn cells(&self) -> Cells {
+        let mut cells = self.first_cells();
         cells.put(self.since);
         cells.put_optional(self.heard);
         cells.put(self.connections);
@@ -313,12 +345,14 @@ impl<'a> CredentialsRow<'a> {
         }
     }
 
-    fn cells(&self) -> Cells {
+    fn cells(&self, is_wide: bool) -> Cells {
         let mut cells = Cells::default();
         cells.put(self.tier);
         cells.put(self.kind);
-        let newest = self.files.iter().filter_map(|file| file.modified).max_by_key(|it| it.0);
-        cells.put_optional(newest);
+        if is_wide {
+            let newest = self.files.iter().filter_map(|file| file.modified).max_by_key(|it| it.0);
+            cells.put_optional(newest);
+        }
         cells.put_optional(self.expires);
         cells.put_optional(self.problem);
         cells
@@ -346,7 +380,20 @@ impl<'a> Apiserver<'a> {
         }
     }
 
-    fn text(&self, now: Timestamp) -> Vec<u8> {
+    /// What an operator does while the apiserver is away, outside holdfast.
+    fn describe_next(&self) -> Option<String> {
+        let first = self.endpoints.first().filter(|_| self.away)?;
+        let is_refused =
+            |it: &EndpointRow<'_>| it.last_error.is_some_and(|why| why.contains("connection refused"));
+        let there = if self.endpoints.iter().all(is_refused) {
+            "look on its machine whether kube-apiserver runs; "
+        } else {
+            ""
+        };
+        Some(format!("next       {there}from here: curl -k https://{}/readyz\n", first.address))
+    }
+
+    fn text(&self, is_wide: bool, now: Timestamp) -> Vec<u8> {
         if !self.enabled {
             return b"no apiserver is used: [kubernetes] is not enabled\n".to_vec();
         }
@@ -363,22 +410,35 @@ impl<'a> Apiserver<'a> {
         if let Some(problem) = &self.zone_problem {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
-        let learned = ["LISTED", "SEEN", "SOURCE"];
-        let titles = [
-            &["ENDPOINT", "TIER", "STATE", "USE", "SINCE", "HEARD", "CONNECTIONS"][..],
-            &learned,
-            &LAST_ERROR,
-        ]
-        .concat();
+        out.extend(self.describe_next().iter().flat_map(|next| next.as_bytes()));
         out.push(b'\n');
-        write_dated_table(titles, self.endpoints.iter().map(EndpointRow::cells), now, &mut out);
-        let titles = ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"];
+        if is_wide {
+            let titles = [&ENDPOINT_TITLES[..], &LAST_ERROR].concat();
+            write_dated_table(titles, self.endpoints.iter().map(EndpointRow::cells), now, &mut out);
+        } else {
+            let titles = ["ENDPOINT", "TIER", "STATE", "USE", "HEARD", "LAST ERROR"];
+            write_dated_table(titles, self.endpoints.iter().map(EndpointRow::short_cells), now, &mut out);
+        }
         out.push(b'\n');
-        write_dated_table(titles, self.credentials.iter().map(CredentialsRow::cells), now, &mut out);
-        let counts = ["OBJECTS", "BAD", "LISTS", "RESTARTS"];
-        let titles = [&["WATCH", "STATE", "SINCE", "ENCODING", "HEARD"][..], &counts, &LAST_ERROR];
+        let credentials = self.credentials.iter().map(|it| it.cells(is_wide));
+        if is_wide {
+            write_dated_table(
+                ["CREDENTIALS", "KIND", "WRITTEN", "EXPIRES", "PROBLEM"],
+                credentials,
+                now,
+                &mut out,
+            );
+        } else {
+            write_dated_table(["CREDENTIALS", "KIND", "EXPIRES", "PROBLEM"], credentials, now, &mut out);
+        }
         out.push(b'\n');
-        write_dated_table(titles.concat(), self.watches.iter().map(WatchRow::cells), now, &mut out);
+        if is_wide {
+            let titles = [&WATCH_TITLES[..], &LAST_ERROR].concat();
+            write_dated_table(titles, self.watches.iter().map(WatchRow::cells), now, &mut out);
+        } else {
+            let titles = ["WATCH", "STATE", "HEARD", "OBJECTS", "LAST ERROR"];
+            write_dated_table(titles, self.watches.iter().map(WatchRow::short_cells), now, &mut out);
+        }
         out
     }
 }
@@ -389,5 +449,5 @@ pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let none = ApiserverView::default();
     let shown =
         Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
-    response::render_response(StatusCode::OK, form, &shown, || shown.text(readings.now()))
+    response::render_response(StatusCode::OK, form, &shown, || shown.text(form == Form::Wide, readings.now()))
 }

@@ -27,7 +27,8 @@ use super::failing_backends::{FailingBackendRow, list_failing};
 use super::form::Form;
 use super::query::Query;
 use super::response;
-use holdfast_agent::readings::{ClosedPort, Purpose, Readings};
+use super::unwritten::Unwritten;
+use holdfast_agent::readings::{ClosedPort, Purpose, Readings, RefusedReload, StartOutcome};
 use holdfast_agent::recorder::RecordingStatus;
 use holdfast_agent::state::Damage;
 use holdfast_standalone::blocks::UnusableBackend;
@@ -103,10 +104,42 @@ pub(super) struct Readiness {
     event_knowledge_faults: Vec<KnowledgeFault>,
     /// Why the last reload was refused, so that an older configuration than the file's is in force; null if it was not.
     refused_reload: Option<String>,
+    /// The circumstances of that reload.
+    refusal: Option<RefusalRow>,
     /// Why the TCP address or the socket of the admin API accepts no requests now, one sentence each.
     shut: Vec<String>,
     /// Why a restart would lose the last orders to drain backends; null if it would not.
     unwritten_drains: Option<String>,
+    /// What the disk does not take, and what a restart would lose for it; null if it takes everything.
+    unwritten: Option<Unwritten>,
+}
+
+/// The circumstances of a refused reload.
+#[derive(Serialize, JsonSchema)]
+#[schemars(rename = "RefusedReload")]
+struct RefusalRow {
+    at: Rfc3339,
+    /// The user and the process that asked for it; null: a signal did.
+    by: Option<String>,
+    /// The file that was refused.
+    file: String,
+    /// Since when the configuration in force is.
+    in_force_since: Rfc3339,
+    /// What a start of the daemon does with that file.
+    start: Code<StartOutcome>,
+}
+
+impl RefusalRow {
+    fn from_readings(readings: &Readings) -> Option<Self> {
+        let RefusedReload { at, by, in_force_since, start, .. } = readings.refused_reload.borrow().clone()?;
+        Some(Self {
+            at: Rfc3339(at),
+            by: by.map(|by| by.to_string()),
+            file: readings.files.config.display().to_string(),
+            in_force_since: Rfc3339(in_force_since),
+            start: Code(start),
+        })
+    }
 }
 
 /// A fault in an operator's file about Events.
@@ -318,9 +351,11 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
         denied_clients,
         denied_clients_omitted,
         event_knowledge_faults,
-        refused_reload: readings.refused_reload.borrow().clone(),
+        refused_reload: readings.refused_reload.borrow().as_ref().map(|it| it.why.clone()),
+        refusal: RefusalRow::from_readings(readings),
         shut: readings.closed_listeners.borrow().clone(),
         unwritten_drains: readings.drains_problem(),
+        unwritten: Unwritten::from_readings(readings, &snapshot),
     };
     response::json(status, &readiness)
 }

@@ -5,6 +5,8 @@
 
 use axum::http::HeaderMap;
 
+use super::bare_name::BareName;
+
 /// The header by which the command line identifies itself.
 pub const WORDS_HEADER: &str = "holdfast-words";
 
@@ -33,6 +35,8 @@ pub(super) enum Hint {
     /// A text that is the same in all words.
     Plain(String),
     Service,
+    /// The name lacks the namespace.
+    BareName(BareName),
     Address,
     Endpoint,
     /// Give the frontend that the client dials.
@@ -74,6 +78,7 @@ impl Hint {
             Self::Service => {
                 "give the namespace and the name, such as `?service=default/kubernetes`".to_owned()
             }
+            Self::BareName(name) => name.text(|service| format!("`?service={service}`")),
             Self::Address => "give an IP address without a port, such as `?address=10.96.0.10`".to_owned(),
             Self::Endpoint => "give an address with its port, such as `?endpoint=10.96.0.10:80`, \
                                `?endpoint=10.96.0.10:53/UDP` or `?endpoint=[fd00::a]:80`"
@@ -95,6 +100,7 @@ impl Hint {
         match self {
             Self::Plain(text) => text.clone(),
             Self::Service => "give the namespace and the name, such as default/kubernetes".to_owned(),
+            Self::BareName(name) => name.text(str::to_owned),
             Self::Address => "give an IP address without a port, such as --address 10.96.0.10".to_owned(),
             Self::Endpoint => "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80, \
                                10.96.0.10:53/UDP or [fd00::a]:80"

@@ -14,6 +14,7 @@ mod admin_listener;
 mod affinity;
 mod apiserver;
 mod backends;
+mod bare_name;
 mod client_requests;
 mod datapath;
 mod denied_clients;
@@ -56,6 +57,7 @@ mod table;
 mod tests;
 mod text_table;
 pub mod totals;
+mod unwritten;
 pub mod verify;
 mod write_timeout;
 

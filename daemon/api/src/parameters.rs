@@ -13,6 +13,7 @@ use holdfast_diagnose::explain::{DialTarget, QueryMatch};
 use holdfast_diagnose::{HttpPath, PortSelector};
 use holdfast_status::rfc3339::Millis;
 
+use super::bare_name::BareName;
 use super::form::Form;
 use super::hint::Hint;
 use super::limits::{FLOWS_MAX, RECORDS_MAX};
@@ -283,7 +284,10 @@ impl Parameter {
 fn parse_service(value: &str) -> Result<ObjectName, ApiError> {
     let refused =
         |why: &str| bad_request(format!("{} names no service: {why}", quote_excerpt(value)), Hint::Service);
-    let (namespace, name) = value.split_once('/').ok_or_else(|| refused("it has no slash"))?;
+    let Some((namespace, name)) = value.split_once('/') else {
+        let hint = BareName::parse(value).map_or(Hint::Service, Hint::BareName);
+        return Err(ApiError { hint, ..refused("it has no slash") });
+    };
     ObjectName::new(namespace, name).map_err(|error| refused(&error.to_string()))
 }
 

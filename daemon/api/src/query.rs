@@ -253,7 +253,8 @@ mod tests {
         );
         check_refused(
             "service=web",
-            "\"web\" names no service: it has no slash / give the namespace and the name, such as `?service=default/kubernetes`",
+            "\"web\" names no service: it has no slash / give the namespace and the name, such as `?service=default/kubernetes`; a \
+             [[service]] block without a namespace is `?service=static/web`",
         );
         check_refused(
             "service=a%2F",

@@ -11,6 +11,7 @@ use serde::Serialize;
 
 use super::form::Form;
 use super::hint::{Hint, HintStyle};
+use holdfast_agent::readings::Readings;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {
@@ -30,6 +31,15 @@ pub(super) struct ApiErrorBody<'a> {
 impl ApiError {
     pub(super) fn new(status: StatusCode, error: impl Into<String>, hint: impl Into<Hint>) -> Self {
         Self { status, error: error.into(), hint: hint.into() }
+    }
+
+    /// Names the services that a name without a namespace may mean.
+    pub(super) fn with_known_services(self, readings: &Readings) -> Self {
+        let hint = match self.hint {
+            Hint::BareName(name) => Hint::BareName(name.find_services(readings)),
+            other => other,
+        };
+        Self { hint, ..self }
     }
 
     pub(super) fn to_response(&self, form: Form, words: HintStyle) -> Response {

@@ -242,7 +242,7 @@ fn build_get_route(path: &'static ApiPath) -> MethodRouter<RequestContext> {
                     answer(RequestContext { peer, ..visit }, query, form).await
                 }
             },
-            Err(refusal) => refusal.into_response(),
+            Err(refusal) => refusal.with_known_services(&visit.readings).into_response(),
         }
     })
 }

@@ -1,14 +1,17 @@
 //! `check-config`: every error of a configuration in one run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_knowledge::Fault;
 use holdfast_status::printable::Printable;
 use serde_json::{Value, json};
 
-use super::Exit;
+use super::client::Client;
 use super::report::Report;
+use super::status::query_json;
+use super::{CONFIG_PATH, Exit};
+use holdfast_api::about::Version;
 use holdfast_config::{Cgroup, Config, DatapathKind, Position, Problem, Subject};
 use holdfast_evidence::knowledge::{self, Edition};
 use holdfast_kubernetes::apiserver::{Access, SetupError};
@@ -17,6 +20,36 @@ use holdfast_standalone::blocks::merge::merge_blocks;
 use holdfast_standalone::blocks::{Blocks, BlocksFolder, unusable_tls_files};
 use holdfast_standalone::folder::{FileFormat as _, read_folder};
 use holdfast_standalone::manifests::Manifests;
+
+/// The file that the running daemon uses.
+pub(super) fn running_config(client: &Client) -> Option<PathBuf> {
+    let asked = query_json::<Version>(client, "/version?format=json").ok();
+    asked.and_then(|version| version.config_file).map(PathBuf::from)
+}
+
+/// Checks the file that is asked for, or that of the running daemon, or the usual one.
+pub(super) fn check_file(asked: Option<&Path>, used: Option<&Path>) -> Report {
+    let path = asked.or(used).unwrap_or(Path::new(CONFIG_PATH));
+    match used {
+        Some(used) if !path.exists() => {
+            let message = describe_missing_file(path, used);
+            build_report(path, &[], &[file_problem(&path.display().to_string(), &message)], 0)
+        }
+        _ => check_config(path),
+    }
+}
+
+/// An empty file would end all services of a daemon that runs with another one.
+fn describe_missing_file(path: &Path, used: &Path) -> String {
+    if path == used {
+        "there is no such file here, and the daemon runs with it: put it back before a restart, or look in the \
+         daemon's container"
+            .to_owned()
+    } else {
+        let used = used.display();
+        format!("there is no such file; the daemon runs with {used}: holdfast check-config {used}")
+    }
+}
 
 /// Reports every error and warning of a configuration, or that it is good.
 pub(super) fn check_config(path: &Path) -> Report {
@@ -53,7 +86,13 @@ pub(super) fn check_config(path: &Path) -> Report {
 }
 
 fn file_problem(file: &str, message: &str) -> Problem {
-    Problem { file: file.to_owned(), position: None, place: Subject::File, message: message.to_owned() }
+    Problem {
+        file: file.to_owned(),
+        position: None,
+        place: Subject::File,
+        block: None,
+        message: message.to_owned(),
+    }
 }
 
 /// The configuration's own blocks, or their errors as objects: a start rejects those as well.
@@ -97,6 +136,7 @@ fn fault_to_problem(fault: &Fault) -> Problem {
     Problem {
         file: fault.file.clone(),
         position: fault.line.map(|line| Position { line, column: 1 }),
+        block: None,
         place: fault.id.clone().map_or(Subject::File, Subject::Key),
         message: fault.message.clone(),
     }

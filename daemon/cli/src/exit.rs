@@ -80,10 +80,10 @@ pub(super) const EVENTS: &str =
     "Exit code: 0 they were read, 2 the daemon cannot be reached, 5 they could not be read";
 
 pub(super) const DRAIN: &str = "Exit code: 0 no new client gets such a backend, 1 clients of some service still do, because no \
-                                other backend there takes clients, or no service has such a backend, 2 the daemon cannot be \
+                                other backend there takes clients, or no service has such a backend, or the disk lacks the order, 2 the daemon cannot be \
                                 reached or rejects the order";
 
-pub(super) const UNDRAIN: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, 2 the daemon cannot be \
+pub(super) const UNDRAIN: &str = "Exit code: 0 it is not drained, 1 another drain still has some of it, or the disk lacks the order, 2 the daemon cannot be \
                                   reached or rejects the order";
 
 pub(super) const BUGREPORT: &str = "Exit code: 0 it is written, 1 it cannot be written, 5 it is written, and some of its files have no content";

@@ -200,9 +200,9 @@ pub enum ClientCommand {
     Reload,
     /// Find every error in a configuration
     CheckConfig {
-        /// The file of the configuration
-        #[arg(default_value = CONFIG_PATH, value_hint = ValueHint::FilePath)]
-        file: PathBuf,
+        /// The file of the configuration [default: that of the daemon that runs, else /etc/holdfast/holdfast.toml]
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: Option<PathBuf>,
     },
     /// Convert another load balancer's file to `[[service]]` blocks: of IPVS, keepalived or `HAProxy`
     #[command(after_help = exit::IMPORT)]
@@ -236,7 +236,7 @@ pub enum ApiserverAction {
 }
 
 /// The commands that reach no daemon.
-const LOCAL_COMMANDS: [&str; 6] = ["run", "cleanup", "prepare", "check-config", "import", "completions"];
+const LOCAL_COMMANDS: [&str; 5] = ["run", "cleanup", "prepare", "import", "completions"];
 
 /// The commands that have one form.
 const COMMANDS_WITHOUT_FORMS: [&str; 3] = ["run", "top", "completions"];
@@ -358,7 +358,10 @@ impl Cli {
             ClientCommand::Prepare { config, condition } => {
                 self.write(&prepare::run_prepare(config.as_deref(), *condition), out, err)
             }
-            ClientCommand::CheckConfig { file } => self.write(&check::check_config(file), out, err),
+            ClientCommand::CheckConfig { file } => {
+                let used = check::running_config(&self.socket_client());
+                self.write(&check::check_file(file.as_deref(), used.as_deref()), out, err)
+            }
             ClientCommand::Import { file, from } => self.write(&import::import_file(file, *from), out, err),
             ClientCommand::Bugreport(BugreportArgs { write }) => {
                 bugreport::run_bugreport(client, write.as_deref())
@@ -398,6 +401,14 @@ impl Cli {
                 let config::Admin { listen, socket } = config::Admin::default();
                 Client::new(Some(socket), Some(listen.address().to_string()))
             }
+        }
+    }
+
+    /// A client that asks no port where any process may answer, unless the user names one.
+    fn socket_client(&self) -> Client {
+        match (&self.connect.socket, &self.connect.tcp) {
+            (None, None) => Client::new(Some(config::Admin::default().socket), None),
+            _ => self.client(),
         }
     }
 

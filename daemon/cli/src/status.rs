@@ -6,6 +6,8 @@ mod apiserver;
 mod checks;
 mod datapath;
 mod denied;
+mod disk;
+mod refused_reload;
 mod trouble;
 mod unserved;
 
@@ -25,6 +27,8 @@ use self::apiserver::Apiserver;
 use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::denied::DeniedClients;
+use self::disk::Unwritten;
+use self::refused_reload::Refusal;
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
@@ -78,6 +82,10 @@ struct Readiness {
     shut: Vec<String>,
     #[serde(default)]
     unwritten_drains: Option<String>,
+    #[serde(default)]
+    refusal: Option<Refusal>,
+    #[serde(default)]
+    unwritten: Option<Unwritten>,
 }
 
 impl Readiness {
@@ -209,6 +217,8 @@ pub(super) struct Status {
     refused_reload: Option<String>,
     shut: Vec<String>,
     unwritten_drains: Option<String>,
+    refusal: Option<Refusal>,
+    unwritten: Option<Unwritten>,
 }
 
 #[derive(Debug, Serialize)]
@@ -326,6 +336,8 @@ impl Status {
             refused_reload: readiness.refused_reload,
             shut: readiness.shut,
             unwritten_drains: readiness.unwritten_drains,
+            refusal: readiness.refusal,
+            unwritten: readiness.unwritten,
         }
     }
 
@@ -373,11 +385,8 @@ impl Status {
         write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
         write_section(out, "the apiserver is not heard", self.apiserver.describe_absence().into_iter(), 0)?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
-        let drains = self.unwritten_drains.iter();
-        let drains: Vec<_> =
-            drains.map(|why| format!("a restart would lose the last orders: {why}")).collect();
-        write_section(out, "drains", drains.into_iter(), 0)?;
-        write_section(out, "disk", self.describe_disk().into_iter(), 0)?;
+        let unwritten = self.unwritten.iter().flat_map(Unwritten::describe_state).collect::<Vec<_>>();
+        write_section(out, "disk", unwritten.into_iter(), 0)?;
         write_section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
         write_section(out, "filters", filters, 0)?;
@@ -437,24 +446,8 @@ impl Status {
     /// Why the configuration file is not in force.
     fn describe_refused_reload(&self) -> Vec<String> {
         let Some(why) = &self.refused_reload else { return Vec::new() };
-        let rest = [
-            "the configuration of before stays in force",
-            "next: mend that file until `holdfast check-config FILE` finds nothing, then: holdfast reload",
-        ];
-        why.lines().chain(rest).map(str::to_owned).collect()
-    }
-
-    /// What the disk does not take, which clients notice after the next restart.
-    fn describe_disk(&self) -> Vec<String> {
-        let state = self.snapshot.error.iter().map(|why| {
-            format!("a restart begins with an older state, until each source has been read again: {why}")
-        });
-        let history = self.history.error.iter().map(|why| format!("changes are not recorded: {why}"));
-        let lines: Vec<String> = state.chain(history).collect();
-        let next =
-            "next: make room on the disk of `path` under [state], or give that path another disk".to_owned();
-        let next = (!lines.is_empty()).then_some(next);
-        lines.into_iter().chain(next).collect()
+        let rest = self.refusal.iter().flat_map(Refusal::describe_state);
+        why.lines().map(str::to_owned).chain(rest).collect()
     }
 
     /// Services without frontends, by the reason. What clients of the others meet is on the line of verdicts.
@@ -529,30 +522,33 @@ fn write_section(
 
 fn describe_history(row: &HistoryRow) -> String {
     let HistoryRow { seq, gaps, bytes, unwritten, error } = row;
+    let size = if error.is_none() { format!(", {bytes} bytes") } else { String::new() };
     let mut text = match seq {
         0 => "no change yet".to_owned(),
-        1 => format!("1 change, {bytes} bytes"),
-        seq => format!("{seq} changes, {bytes} bytes"),
+        1 => format!("1 change{size}"),
+        seq => format!("{seq} changes{size}"),
     };
-    if *gaps > 0 {
-        text.push_str(&format!(", {gaps} gaps"));
+    match gaps {
+        0 => {}
+        1 => text.push_str(", 1 gap"),
+        gaps => text.push_str(&format!(", {gaps} gaps")),
     }
-    if let Some(error) = error {
-        text.push_str(&format!("; {unwritten} not written: {error}"));
+    if error.is_some() {
+        text.push_str(&format!("; {unwritten} not on disk"));
     }
     text
 }
 
 impl SnapshotStatus {
     fn describe_state(&self) -> String {
-        let written = match &self.written {
-            Some(written) => format!("{} bytes, written {written}", self.bytes),
-            None => "not written yet".to_owned(),
+        let written = match (&self.written, &self.error) {
+            (Some(written), None) => format!("{} bytes, written {written}", self.bytes),
+            (Some(written), Some(_)) => format!("not written since {written}"),
+            (None, None) => "not written yet".to_owned(),
+            (None, Some(_)) => "not written since the start".to_owned(),
         };
-        let error =
-            self.error.as_deref().map(|error| format!("; {}", sanitise_line(error))).unwrap_or_default();
         let damage = self.damage.as_ref().map(describe_damage).unwrap_or_default();
-        format!("{written}{error}{damage}")
+        format!("{written}{damage}")
     }
 }
 

@@ -634,13 +634,14 @@ fn a_refused_reload_is_a_finding_and_a_closed_listener_is_shown() {
     let served = |refused: Option<&'static str>, shut: &'static [&'static str]| {
         serve_with(many(1, 1), move |readings| {
             well_in_memory(readings);
-            readings.refused_reload = watch::channel(refused.map(str::to_owned)).1;
+            readings.refused_reload =
+                watch::channel(refused.map(holdfast_agent::readings::RefusedReload::from_reason)).1;
             readings.closed_listeners = watch::channel(shut.iter().map(|it| (*it).to_owned()).collect()).1;
         })
     };
     let refused = served(Some("h.toml:3: \u{9b}2Jone\nh.toml:4: two"), &[]);
     let ran = refused.ask(&["status"]);
-    let expected = "\nthe last reload was refused\n  h.toml:3: ?2Jone\n  h.toml:4: two\n";
+    let expected = "\nthe last reload was refused\n  h.toml:3: ?2Jone\n  h.toml:4: two\n  refused 1970-";
     assert!(ran.exit == Exit::Finding && ran.out.contains(expected), "{ran:?}");
     let json = as_json(&refused.ask(&["status", "-o", "json"]));
     assert_eq!((&json["good"], json["refused_reload"].is_string()), (&false.into(), true));
@@ -659,7 +660,7 @@ fn unwritten_drains_are_a_finding() {
         readings.drains = watch::channel(drains::DrainsWrite::from_error("the disk is full")).1;
     })
     .ask(&["status"]);
-    let expected = "\ndrains\n  a restart would lose the last orders: the disk is full\n";
+    let expected = "\ndisk\n  /var/lib/holdfast takes no write: the disk is full\n  not on disk: the last orders to drain; ";
     assert!(ran.exit == Exit::Finding && ran.out.contains(expected), "{ran:?}");
 }
 
@@ -896,8 +897,11 @@ fn check_config_reports_errors_in_service_files() {
     let ran = run(&["check-config", path]);
     assert_eq!(ran.exit, Exit::Config);
     let said: Vec<&str> = ran.err.lines().filter(|line| line.starts_with("error: ")).collect();
-    let places =
-        ["b.toml:4:13: service[0].backends[0]", "b.toml:8:13: service[1].backends[0]", "c.toml:1:3: this is"];
+    let places = [
+        "b.toml:4:13: service \"x\": backends[0]",
+        "b.toml:8:13: service \"y\": backends[0]",
+        "c.toml:1:3: this is",
+    ];
     let left_out = "b.toml: static/web is left out: ";
     assert!(
         places.iter().chain([&left_out]).all(|it| said.iter().any(|line| line.contains(it))),
@@ -1263,13 +1267,13 @@ fn hints_are_in_the_words_of_the_command_line() {
     let served = serve(everything());
     for (arguments, expected) in [
         (&["explain", "web"][..], "give NAMESPACE/NAME, or an address with its port, such as 10.96.0.10:80"),
-        (&["frontends", "web"], "give the namespace and the name, such as default/kubernetes"),
-        (&["events", "web"], "give the namespace and the name, such as default/kubernetes"),
-        (&["diagnose", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["frontends", "web"], "give the namespace and the name, such as default/web; "),
+        (&["events", "web"], "give the namespace and the name, such as default/web; "),
+        (&["diagnose", "web"], "give the namespace and the name, such as default/web; "),
         (&["diagnose", "default/web", "--client", "web"], "give an IP address"),
         (&["diagnose", "default/web", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),
         (&["diagnose", "default/web", "--timeout", "1h"], "give whole seconds, from 1 to 5"),
-        (&["history", "web"], "give the namespace and the name, such as default/kubernetes"),
+        (&["history", "web"], "give the namespace and the name, such as default/web; "),
         (&["frontends", "--address", "web"], "such as --address 10.96.0.10"),
         (&["history", "--since", "soon"], "--since 2026-01-08T11:11:55Z"),
         (&["history", "--until", "soon", "-o", "json"], "--until 2026-01-08T11:11:55Z"),

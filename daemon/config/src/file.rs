@@ -66,6 +66,12 @@ fn utf8_error(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let before = String::from_utf8_lossy(error.as_bytes().get(..good).unwrap_or_default());
     let position: Position = Lines::new(&before).position(good);
     let message = "the file is not UTF-8 from here on: save it as UTF-8".to_owned();
-    let problem = Problem { file: file.to_owned(), position: Some(position), place: Subject::File, message };
+    let problem = Problem {
+        file: file.to_owned(),
+        position: Some(position),
+        place: Subject::File,
+        block: None,
+        message,
+    };
     ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0, is_transient: false }
 }

@@ -9,6 +9,9 @@ pub const FILE_BYTES_MAX: usize = 1 << 20;
 /// The most `[[service]]` blocks of one file: beyond what a person maintains there, manifests are the better source.
 pub(super) const SERVICES_MAX: usize = 1_000;
 
+/// The longest name by which messages call a block: as long as a legal one.
+pub(super) const BLOCK_NAME_SHOWN_MAX: usize = 63;
+
 /// The most `[[service]]` blocks of all files together: the size of a large site's registry. Each file is read again
 /// when it changes.
 pub(super) const BLOCKS_MAX: usize = 10_000;

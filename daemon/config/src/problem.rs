@@ -40,6 +40,8 @@ pub struct Problem {
     /// Where in the file; absent if the file is unreadable.
     pub position: Option<Position>,
     pub place: Subject,
+    /// The path of the block that has the place, and the block's name, if it has one.
+    pub block: Option<(String, String)>,
     /// The error, and what is legal.
     pub message: String,
 }
@@ -50,7 +52,21 @@ impl fmt::Display for Problem {
             Some(at) => write!(f, "{}:{}:{}: ", self.file, at.line, at.column)?,
             None => write!(f, "{}: ", self.file)?,
         }
-        write!(f, "{}{}", self.place, self.message)
+        match (&self.place, &self.block) {
+            (Subject::Key(path), Some((block, name))) => {
+                write!(f, "{}{}", describe_in_block(path, block, name), self.message)
+            }
+            (place, _) => write!(f, "{place}{}", self.message),
+        }
+    }
+}
+
+/// A place by its block's name: people do not count blocks.
+fn describe_in_block(path: &str, block: &str, name: &str) -> String {
+    let kind = block.split('[').next().unwrap_or(block);
+    match path.strip_prefix(block).and_then(|rest| rest.strip_prefix('.')) {
+        Some(key) => format!("{kind} {name:?}: {key}: "),
+        None => format!("{kind} {name:?}: "),
     }
 }
 
@@ -72,7 +88,7 @@ impl ConfigErrors {
 
     /// A report of one problem with the file itself.
     pub(super) fn for_file(file: &str, position: Option<Position>, message: String) -> Self {
-        let problem = Problem { file: file.to_owned(), position, place: Subject::File, message };
+        let problem = Problem { file: file.to_owned(), position, place: Subject::File, block: None, message };
         Self { errors: vec![problem], warnings: Vec::new(), omitted: 0, is_transient: false }
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: problems appear in the order of the file, in a bounded number, and never twice for one cause: a line that
 //! is not TOML gives one error, whatever the parser makes of its rest.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -30,13 +30,21 @@ pub(super) struct Report<'t> {
     omitted: usize,
     broken_lines: BTreeSet<usize>,
     written_keys: WrittenKeys,
+    /// The names of blocks, by their paths.
+    block_names: BTreeMap<String, String>,
 }
 
 impl<'t> Report<'t> {
     pub(super) fn new(file: &'t str, text: &'t str) -> Self {
         let lines = Lines::new(text);
         let (errors, warnings, broken_lines, written_keys) = Default::default();
-        Self { file, lines, errors, warnings, omitted: 0, broken_lines, written_keys }
+        let block_names = BTreeMap::new();
+        Self { file, lines, errors, warnings, omitted: 0, broken_lines, written_keys, block_names }
+    }
+
+    /// Notes the name of a block, by which messages call it.
+    pub(super) fn name_block(&mut self, path: &str, name: &str) {
+        self.block_names.insert(path.to_owned(), name.to_owned());
     }
 
     /// Notes that the text has this key.
@@ -128,7 +136,18 @@ impl<'t> Report<'t> {
 
     fn problem(&self, site: &Site, message: String) -> Problem {
         let position = Some(self.lines.position(site.offset));
-        Problem { file: self.file.to_owned(), position, place: site.place.clone(), message }
+        let block = match &site.place {
+            Subject::Key(path) => self.find_block(path),
+            Subject::File | Subject::Table(_) => None,
+        };
+        Problem { file: self.file.to_owned(), position, place: site.place.clone(), block, message }
+    }
+
+    /// The block with this path or key, and its name.
+    fn find_block(&self, path: &str) -> Option<(String, String)> {
+        let end = path.find(']')? + 1;
+        let (block, name) = self.block_names.get_key_value(path.get(..end)?)?;
+        Some((block.clone(), name.clone()))
     }
 }
 

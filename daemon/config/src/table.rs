@@ -271,6 +271,10 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
             return None;
         };
         let path = format!("{}[{index}]", self.key_path(key));
+        if let Some(DeValue::String(name)) = entries.get("name").map(Spanned::get_ref) {
+            let is_short = name.len() <= limits::BLOCK_NAME_SHOWN_MAX;
+            is_short.then(|| self.report.name_block(&path, name));
+        }
         Some(self.child(Some(entries), site, path).read_to_end(read))
     }
 

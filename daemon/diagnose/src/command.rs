@@ -31,6 +31,8 @@ pub enum CommandWord<'a> {
     Socket(SocketAddr),
     /// A name of ours, a `=` and a number.
     Pair(&'static str, u64),
+    /// A path of ours at a server with TLS.
+    Https(SocketAddr, &'static str),
 }
 
 impl Command {
@@ -83,6 +85,7 @@ impl CommandWord<'_> {
             Self::Ip(address) => Some(address.to_string()),
             Self::Socket(address) => Some(address.to_string()),
             Self::Pair(name, number) => Some(format!("{name}={number}")),
+            Self::Https(address, path) => Some(format!("https://{address}{path}")),
         }
     }
 }

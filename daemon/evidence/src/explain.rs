@@ -54,7 +54,8 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
 
 /// What may keep news of a service from this node.
 pub fn gather_obstacles(readings: &Readings) -> NewsObstacles {
-    NewsObstacles::new(readings.refused_reload.borrow().clone(), readings.apiserver().as_deref())
+    let refused = readings.refused_reload.borrow().as_ref().map(|it| it.why.clone());
+    NewsObstacles::new(refused, readings.apiserver().as_deref())
 }
 
 /// The health check ports of Services that are not open; the named ones.

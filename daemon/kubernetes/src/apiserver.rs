@@ -16,6 +16,7 @@ mod lease;
 mod limits;
 mod maintenance;
 mod setup;
+mod silence;
 mod socket;
 mod vip_guard;
 

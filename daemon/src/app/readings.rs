@@ -2,13 +2,14 @@
 //!
 //! Invariant: a reader gets only receivers and shared values, so it can change nothing.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use holdfast_agent::datapath::RefusalLog;
 use holdfast_agent::drains;
 use holdfast_agent::engine_thread::EngineThread;
 use holdfast_agent::node_port_listeners::NodePortListeners;
-use holdfast_agent::readings::{About, EffectiveConfig, Readings, Verifications};
+use holdfast_agent::readings::{About, EffectiveConfig, NodeFiles, Readings, RefusedReload, Verifications};
 use holdfast_agent::recorder::History;
 use holdfast_agent::state::{self};
 use holdfast_config::Config;
@@ -29,12 +30,13 @@ pub(super) struct ReadingSenders {
     pub(super) proxies: watch::Sender<Arc<[OtherProxy]>>,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
-    pub(super) reload_refusal: watch::Sender<Option<String>>,
+    pub(super) reload_refusal: watch::Sender<Option<RefusedReload>>,
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
     pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
 }
 
 pub(super) struct ReadingParts<'a> {
+    pub(super) file: &'a Path,
     pub(super) config: &'a Config,
     pub(super) cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
     pub(super) engine: &'a EngineThread,
@@ -84,6 +86,7 @@ impl ReadingParts<'_> {
             node_port_listeners: at_node_ports_now,
             drains: self.drains,
             closed_ports: Arc::default(),
+            files: NodeFiles { config: absolute(self.file), state: self.config.state.path.clone() },
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
             clock: holdfast_host::clock::now,
         };
@@ -101,6 +104,11 @@ impl ReadingParts<'_> {
             },
         )
     }
+}
+
+/// The path as seen from any folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The log of denied clients, which gets the services' names from the engine.

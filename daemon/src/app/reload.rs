@@ -2,17 +2,19 @@
 //!
 //! Invariant: a reload applies as a whole or not at all. A reload reported as failed changes nothing, then or later.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use holdfast_core::event::Event;
 use tokio::sync::mpsc;
 
 use super::{AppError, ConfigSenders, EffectiveSenders, LoadedConfig, Reload, load_edition, settings, start};
+use holdfast_agent::drains::stamp_order;
 use holdfast_agent::node;
+use holdfast_agent::readings::{RefusedReload, Requester, StartOutcome};
 use holdfast_agent::systemd;
-use holdfast_api::{ForgetRequest, ReloadOutcome, ReloadRequest};
-use holdfast_config::{Config, ConfigFile};
+use holdfast_api::{ForgetRequest, Peer, ReloadOutcome, ReloadRequest};
+use holdfast_config::{Config, ConfigErrors, ConfigFile};
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_kubernetes::apiserver::Access;
@@ -38,6 +40,7 @@ impl Reload {
             file: file.clone(),
             logging,
             refusal: refused,
+            in_force_since: Mutex::new(super::now()),
             config,
             editions,
             effective,
@@ -49,33 +52,54 @@ impl Reload {
 
     /// Reloads the configuration as a whole or not at all. Once it is not wanted, it does not apply: its client got
     /// an error.
-    pub(super) async fn reload_config(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
+    pub(super) async fn reload_config(
+        &self,
+        peer: Option<Peer>,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<ReloadOutcome, String> {
         systemd::notify_reloading();
         let done = self.try_reload(is_wanted).await;
-        if let Err(error) = &done {
-            say!(error, messages::NOT_RELOADED, %error);
-        }
-        self.refusal.send_replace(done.as_ref().err().cloned());
+        let refused = match &done {
+            Ok(_) => None,
+            Err((why, start)) => {
+                say!(error, messages::NOT_RELOADED, error = %why);
+                Some(self.describe_refusal(why, *start, peer).await)
+            }
+        };
+        self.refusal.send_replace(refused);
         systemd::notify_reloaded();
-        done
+        done.map_err(|(why, _)| why)
+    }
+
+    async fn describe_refusal(&self, why: &str, start: StartOutcome, peer: Option<Peer>) -> RefusedReload {
+        let by = match peer {
+            Some(Peer { uid, pid }) => Some(Requester { order: stamp_order(uid).await, pid }),
+            None => None,
+        };
+        let in_force_since = *self.in_force_since.lock().unwrap_or_else(PoisonError::into_inner);
+        RefusedReload { why: why.to_owned(), at: super::now(), by, in_force_since, start }
     }
 
     /// Nothing slow runs between asking whether it is wanted and applying it.
-    async fn try_reload(&self, is_wanted: impl Fn() -> bool) -> Result<ReloadOutcome, String> {
+    async fn try_reload(
+        &self,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<ReloadOutcome, (String, StartOutcome)> {
+        let unknown = |why: &str| (why.to_owned(), StartOutcome::Unknown);
+        let judge = |error: AppError| (error.to_string(), start_outcome(&error));
         let prepared = tokio::time::timeout(RELOAD_WAIT, self.prepare()).await;
-        let (reread, room) =
-            prepared.map_err(|_| RELOAD_TIMED_OUT.to_owned())?.map_err(|error| error.to_string())?;
+        let (reread, room) = prepared.map_err(|_| unknown(RELOAD_TIMED_OUT))?.map_err(judge)?;
         if !is_wanted() {
-            return Err("its client no longer waits".to_owned());
+            return Err(unknown("its client no longer waits"));
         }
-        self.follow_apiservers(&reread.config).await.map_err(|error| error.to_string())?;
+        self.follow_apiservers(&reread.config).await.map_err(judge)?;
         Ok(ReloadOutcome { restart_keys: self.apply(reread, room) })
     }
 
     pub(super) async fn answer_reload(&self, ReloadRequest { peer, answer }: ReloadRequest) {
         tracing::info!(uid = peer.uid, pid = peer.pid, "a client requested a reload");
         if !answer.is_closed() {
-            let done = self.reload_config(|| !answer.is_closed()).await;
+            let done = self.reload_config(Some(peer), || !answer.is_closed()).await;
             // A client that left at the last moment finds the outcome in the log.
             let _ = answer.send(done);
         }
@@ -141,6 +165,7 @@ impl Reload {
         if !waiting.is_empty() {
             say!(warn, messages::RESTART_NEEDED, keys = waiting.join(", "));
         }
+        *self.in_force_since.lock().unwrap_or_else(PoisonError::into_inner) = super::now();
         self.logging.set_level(config.log.level);
         self.effective.send_replace(Arc::new(settings::effective_config(&config)));
         self.config.send_replace(Arc::new(config));
@@ -162,6 +187,15 @@ impl Reload {
     fn settings_event(&self) -> Event {
         let apiservers = settings::apiserver_addresses(self.access.as_ref());
         Event::SettingsApplied(Arc::new(settings::engine_settings(&self.config.borrow(), apiservers)))
+    }
+}
+
+/// What a start does with a file that a reload refuses for this reason.
+const fn start_outcome(error: &AppError) -> StartOutcome {
+    match error {
+        AppError::NeedsRestart(_) => StartOutcome::Unknown,
+        error if error.exit_code() == ConfigErrors::EXIT_CODE => StartOutcome::Fails,
+        _ => StartOutcome::Unknown,
     }
 }
 

@@ -4,6 +4,7 @@
 //! of it is untrue. The cases are one table; each runs with the maps in memory and with the kernel's programs.
 
 mod cases;
+mod restart;
 mod setup;
 
 use std::time::{Duration, Instant};
@@ -99,12 +100,14 @@ faults! {
     SELECTOR, memory_a_typo_in_a_selector, kernel_a_typo_in_a_selector;
     NODE_PORT, memory_a_process_at_a_node_port, kernel_a_process_at_a_node_port;
     BLOCK_OF_A_REFUSED_RELOAD, memory_a_block_of_a_refused_reload, kernel_a_block_of_a_refused_reload;
+    NAME_WITHOUT_NAMESPACE, memory_a_name_without_its_namespace, kernel_a_name_without_its_namespace;
     TWO_BLOCKS, memory_two_blocks_claim_one_frontend, kernel_two_blocks_claim_one_frontend;
     TWO_SERVICES, memory_two_services_claim_one_frontend, kernel_two_services_claim_one_frontend;
     HEALTH_PORT, memory_a_health_port_is_taken, kernel_a_health_port_is_taken;
     SOURCE_RANGES, memory_source_ranges_exclude_the_client, kernel_source_ranges_exclude_the_client;
     ALL_UNREADY, memory_all_endpoints_are_unready, kernel_all_endpoints_are_unready;
     APISERVER, memory_the_apiserver_is_unreachable, kernel_the_apiserver_is_unreachable;
+    APISERVER_ITSELF, memory_the_apiserver_is_unreachable_by_its_own_command, kernel_the_apiserver_is_unreachable_by_its_own_command;
     DISK, memory_the_disk_is_full, kernel_the_disk_is_full;
     VIP, memory_a_vip_is_claimed_twice, kernel_a_vip_is_claimed_twice;
 }

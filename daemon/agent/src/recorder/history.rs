@@ -5,6 +5,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Millis;
@@ -37,6 +38,8 @@ pub struct FileHealth {
     pub failures: u64,
     /// Why the last write failed; `None` once a write succeeds again.
     pub error: Option<Arc<str>>,
+    /// Since when writes fail.
+    pub failing_since: Option<Timestamp>,
 }
 
 /// Selects records. `None` restricts nothing.

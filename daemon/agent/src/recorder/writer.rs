@@ -282,6 +282,7 @@ impl Writer {
         self.resume = Some(Instant::now() + PAUSE_FAILED);
         if self.file_health.error.is_none() {
             say!(warn, messages::HISTORY_NOT_WRITTEN, %error);
+            self.file_health.failing_since = Some(holdfast_host::clock::now().seconds());
         }
         self.file_health.error = Some(error.to_string().into());
     }
@@ -289,6 +290,7 @@ impl Writer {
     fn record_success(&mut self) {
         if self.file_health.error.take().is_some() {
             self.resume = None;
+            self.file_health.failing_since = None;
             let lost = self.history.status().file.lost;
             say!(notice, messages::HISTORY_WRITTEN_AGAIN, lost);
         }

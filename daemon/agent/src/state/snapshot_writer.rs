@@ -58,6 +58,8 @@ pub struct SnapshotWrite {
     pub damage: Option<Arc<Damage>>,
     /// Why the last try failed.
     pub error: Option<Arc<str>>,
+    /// Since when every try has failed.
+    pub failing_since: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -181,7 +183,13 @@ impl SnapshotWriter {
                 let does_until = Instant::now() + (took * PROGRESS_PAUSE_FACTOR).min(PROGRESS_GAP_MAX);
                 self.file = Some(FileState { content, current_until: does_until });
                 let damage = self.last_write.borrow().damage.clone();
-                self.publish_write(SnapshotWrite { at: Some(at), bytes, left_out, damage, error: None });
+                self.publish_write(SnapshotWrite {
+                    at: Some(at),
+                    bytes,
+                    left_out,
+                    damage,
+                    ..SnapshotWrite::default()
+                });
                 (took * PAUSE_FACTOR).clamp(GAP, GAP_MAX)
             }
             Ok(Err(error)) => self.record_failure(&error, begun.elapsed()),
@@ -202,7 +210,8 @@ impl SnapshotWriter {
 
     fn record_failure(&self, error: &str, took: Duration) -> Duration {
         let before = self.last_write.borrow().clone();
-        self.publish_write(SnapshotWrite { error: Some(error.into()), ..before });
+        let failing_since = before.failing_since.or_else(|| Some(holdfast_host::clock::now().seconds()));
+        self.publish_write(SnapshotWrite { error: Some(error.into()), failing_since, ..before });
         (took * PAUSE_FACTOR).clamp(GAP_FAILED, GAP_MAX)
     }
 

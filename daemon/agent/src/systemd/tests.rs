@@ -11,6 +11,7 @@ use sd_notify::NotifyState;
 use tokio::sync::watch;
 
 use super::{FIRST_LISTS_WAIT, Notifier, StatusInput};
+use crate::readings::RefusedReload;
 use crate::readings::fixture;
 use crate::readings::{Liveness, Readings};
 use holdfast_config::Log;
@@ -42,7 +43,7 @@ fn unprogrammed() -> Snapshot {
 
 struct NotifierInputs {
     snapshots: watch::Sender<std::sync::Arc<Snapshot>>,
-    refused: watch::Sender<Option<String>>,
+    refused: watch::Sender<Option<RefusedReload>>,
     watched: StatusInput,
 }
 
@@ -117,7 +118,7 @@ fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
     let line = listener.messages()[1].clone();
     assert!(line.starts_with("STATUS=") && line.contains(" services, ") && line.contains(" held"), "{line}");
     assert!(line.contains("; apiserver [fd00::12]:6443"), "{line}");
-    refused.send_replace(Some("holdfast.toml:3: no such key".to_owned()));
+    refused.send_replace(Some(RefusedReload::from_reason("holdfast.toml:3: no such key")));
     teller.report(began);
     let line = listener.messages()[0].clone();
     assert!(line.ends_with("; the last reload was refused: holdfast.toml:3: no such key"), "{line}");

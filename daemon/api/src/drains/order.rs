@@ -221,7 +221,12 @@ impl DrainOrderJson {
     const fn has_finding(&self) -> bool {
         let is_still_drained = !self.drained && !self.also_drained.is_empty();
         let reaches_none = self.drained && self.services == 0;
-        !self.still_used.is_empty() || is_still_drained || reaches_none || self.pending > 0
+        let is_lost_by_restart = self.memory_problem.is_some();
+        !self.still_used.is_empty()
+            || is_still_drained
+            || reaches_none
+            || is_lost_by_restart
+            || self.pending > 0
     }
 
     fn text(&self) -> String {

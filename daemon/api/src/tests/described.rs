@@ -15,6 +15,7 @@ use super::judged;
 use super::tables::rows;
 use super::{doors, drains, fixture::Served};
 use crate::{failing_backends, flows};
+use holdfast_agent::readings::RefusedReload;
 use holdfast_agent::recorder::tests::incident_history;
 use holdfast_agent::state::{Damage, OmittedServices, SnapshotWrite};
 
@@ -147,8 +148,10 @@ fn every_answer_is_described_field_by_field() {
         readings.history = incident_history();
         let left_out = || OmittedServices { count: 1, named: vec!["default/web".into()] };
         let damage = Damage { error: "damaged".into(), older: left_out(), lost: left_out() };
-        readings.last_write =
-            watch::channel(SnapshotWrite { damage: Some(Arc::new(damage)), ..SnapshotWrite::default() }).1;
+        let error = Some("no room".into());
+        let damage = Some(Arc::new(damage));
+        readings.last_write = watch::channel(SnapshotWrite { damage, error, ..SnapshotWrite::default() }).1;
+        readings.refused_reload = watch::channel(Some(RefusedReload::from_reason("no such key"))).1;
     });
     let document = document(&served);
     let mut seen = BTreeSet::new();

@@ -13,7 +13,7 @@ use holdfast_core::time::Uptime;
 use tokio::sync::watch;
 
 use super::fixture::{THEN, everything, in_memory, many, serve, serve_with};
-use holdfast_agent::readings::{Liveness, Readings};
+use holdfast_agent::readings::{Liveness, Readings, RefusedReload};
 use holdfast_standalone::blocks::CheckResult;
 
 #[test]
@@ -162,7 +162,7 @@ fn problems_of_the_daemon_itself_have_metrics() {
     let checked = Some(MapCheck { at: THEN, differences: 3 });
     let body = metrics(Snapshot { checked, ..everything() }, |readings| {
         readings.liveness = Liveness::new(|| Some(Duration::from_secs(33)));
-        readings.refused_reload = watch::channel(Some("no such key".to_owned())).1;
+        readings.refused_reload = watch::channel(Some(RefusedReload::from_reason("no such key"))).1;
         readings.history.update_status(|recorded| {
             (recorded.records, recorded.gaps, recorded.file.lost, recorded.file.bytes) = (40, 2, 7, 4096);
             recorded.file.error = Some("no space left on device".into());

@@ -81,13 +81,19 @@ fn flows_without_packet_translation_say_so() {
     }
 }
 
+/// The width of a terminal at which people read tables.
+const SCREEN_COLUMNS: usize = 120;
+
 /// Watches have times of this process, which differ in each run, so the golden pages have no watch.
 #[test]
 fn the_connections_to_the_apiserver_are_shown() {
     let served = serve_with(everything(), |readings| readings.watches = Watches::default());
     expect_file!["golden/apiserver.txt"].assert_eq(&served.get("/apiserver", "").body);
     expect_file!["golden/apiserver.json"].assert_eq(&served.get("/apiserver?format=json", "").body);
-    let watched = remove_ages(&serve(everything()).get("/apiserver", "").body);
+    let served = serve(everything());
+    let widest = served.get("/apiserver", "").body.lines().map(|line| line.chars().count()).max();
+    assert!(widest.unwrap() <= SCREEN_COLUMNS, "{widest:?}");
+    let watched = remove_ages(&served.get("/apiserver?format=wide", "").body);
     let row: Vec<&str> = watched.lines().last().unwrap().split_whitespace().collect();
     let (_since, _at) = (row[2], row[9]);
     assert_eq!(row[..2], ["services", "watching"]);

@@ -136,7 +136,7 @@ fn lists_are_bounded() {
         backends.join(",")
     );
     let refused = Config::parse(&service, "c").expect_err("too many backends").to_string();
-    assert_eq!(refused, "c:4:12: service[0].backends: 1001 items are too many: at most 1000");
+    assert_eq!(refused, "c:4:12: service \"a\": backends: 1001 items are too many: at most 1000");
     let blocks: String = (0..1_001)
         .map(|i| {
             format!(

@@ -138,7 +138,7 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     let Some(used) = healthy.iter().find(|it| it.active).or(healthy.first()) else {
         return Judgement::error(format!("No apiserver answers: {}.", join_errors(view)))
             .with("endpoints", list_addresses(view))
-            .remedy(Remedy::safe(choose_path_advice(view)).with_command(shown));
+            .remedy(Remedy::safe(choose_path_advice(view)).with_command(readyz_command(view)));
     };
     let is_fallback =
         used.tier != Tier::Configured && view.endpoints.iter().any(|it| it.tier == Tier::Configured);
@@ -154,15 +154,23 @@ pub(super) fn check_control(case: &Case<'_>) -> Judgement {
     Judgement::ok(format!("The apiserver at {} answers.", used.address))
 }
 
+/// The question to the first apiserver that needs nothing of holdfast.
+fn readyz_command(view: &ApiserverView) -> Option<Command> {
+    let first = view.endpoints.first()?.address;
+    let curl = ["curl", "-k"].map(CommandWord::Literal);
+    Command::from_words(&[&curl[..], &[CommandWord::Https(first, "/readyz")]].concat())
+}
+
 /// Where to look for why no apiserver answers. A refused connection has nothing to do with credentials.
 fn choose_path_advice(view: &ApiserverView) -> &'static str {
     let is_refused = |it: &EndpointView| {
         it.last_error.as_ref().is_some_and(|(error, _)| error.to_string().contains("connection refused"))
     };
     if view.endpoints.iter().all(is_refused) {
-        "Nothing listens there: is kube-apiserver up, and is the address right (`[apiserver] endpoints`)?"
+        "Nothing listens there. Look on that machine whether kube-apiserver runs and on which port; if it does, correct \
+         the address (`[apiserver] endpoints`). From here, to see when it is back:"
     } else {
-        "Look at the path from this node to each address, and at its credentials."
+        "Look at the path from this node to each address, and at its credentials (`holdfast apiserver`). From here:"
     }
 }
 

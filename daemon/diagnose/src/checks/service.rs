@@ -72,7 +72,8 @@ fn judge_without_news(obstacles: &NewsObstacles, unknown: String, near: &[String
     let judgement = match &obstacles.refused_reload {
         None => judgement,
         Some(_) => judgement.remedy(
-            Remedy::safe("Correct the configuration, and reload it; until then the former one is in force.")
+            Remedy::safe("Correct the configuration until `holdfast check-config` finds nothing, and reload it; until then the \
+                 former one is in force.")
                 .with_command(own(&["holdfast", "reload"].map(CommandWord::Literal))),
         ),
     };

@@ -127,6 +127,8 @@ fn log_change(before: &Endpoint, after: &Endpoint) {
     let has_failed = before.state != ApiserverState::Failed && after.state == ApiserverState::Failed;
     match new {
         Some(error) if !is_same || has_failed => {
+            // A lost connection does not judge the endpoint; the next try does.
+            let state = if after.state == ApiserverState::Failed { state } else { "tried again" };
             say!(warn, messages::APISERVER_TROUBLE, endpoint, state, %error);
         }
         _ if before.state == ApiserverState::Failed && after.state != ApiserverState::Failed => {

@@ -10,7 +10,7 @@ use super::endpoint_error::EndpointError;
 use super::failover::{self, OpenTimeout};
 use super::http::ApiRequest;
 use super::lease::Target;
-use super::{Inner, JSON};
+use super::{Inner, JSON, silence};
 use holdfast_host::ticker;
 
 /// The pause before a failed save is tried again.
@@ -23,7 +23,7 @@ const SAVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 const READYZ: ApiRequest<'static> = ApiRequest::for_get(JSON, "/readyz");
 
 pub(super) async fn run(inner: &Inner) {
-    tokio::join!(check_endpoints(inner), save_changes(inner), publish_views(inner));
+    tokio::join!(check_endpoints(inner), save_changes(inner), publish_views(inner), silence::run(inner));
 }
 
 /// The shortest time between two views, however often connections open and close.

@@ -114,6 +114,10 @@ impl Watch {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
         match (self.what, self.objects, error) {
+            // The last list had no such Node, which a later error must not hide.
+            (Resource::Node, 0, Some(error)) if self.lists > 0 => {
+                Some(format!("{NO_NODE}; whether one has come cannot be read now ({error})"))
+            }
             (Resource::Node, 0, Some(error)) => Some(format!(
                 "this node's Node object cannot be read, so hints for zones have no effect ({error})"
             )),

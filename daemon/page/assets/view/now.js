@@ -42,9 +42,7 @@ function problems() {
       ": this node goes on with what it knows, and learns of no rollout",
     ],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
-    ready?.unwritten_drains && ["a restart would lose the last orders to drain: ", ready.unwritten_drains],
-    ready?.snapshot.error && ["a restart begins with an older state: ", ready.snapshot.error],
-    ready?.history.error && ["changes are not recorded: ", ready.history.error],
+    ready?.unwritten && [`the disk takes no write: ${ready.unwritten.errors.join("; ")}; `, ready.unwritten.restart],
     ...hookProblems(datapath?.kernel),
     ...packetProblems(datapath?.kernel?.packets),
     ...(datapath?.announced_addresses ?? [])

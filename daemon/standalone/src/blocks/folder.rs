@@ -60,7 +60,13 @@ impl BlockContents {
                     let message = format!("[[service]] {}/{}: {fault}", service.namespace, service.name);
                     contents.bad.insert((service.namespace.to_string(), service.name.to_string()));
                     let file = path.to_string();
-                    contents.errors.push(Problem { file, position: None, place: Subject::File, message });
+                    contents.errors.push(Problem {
+                        file,
+                        position: None,
+                        place: Subject::File,
+                        block: None,
+                        message,
+                    });
                 }
             }
         }

@@ -393,14 +393,24 @@ backends = [\"127.0.0.8:8080\"]
             1,
             &[
                 "the last reload was refused",
-                "service[1].frontends[0]: 10.96.0.10:80 is claimed by static/web already (line ",
+                "service \"api\": frontends[0]: 10.96.0.10:80 is claimed by static/web already (line ",
+                "refused 20",
+                "s ago), asked for by root (uid 0), pid ",
+                "stays in force; do not restart the daemon: it would not start with the file as it was then",
+                "holdfast check-config /",
             ],
-        ),
+        )
+        .never(&["service[1]", "check-config FILE"]),
+        // It looks at the file of the running daemon.
         Ask::new(
-            &["check-config", "FILE"],
+            &["check-config"],
             78,
-            &["service[1].frontends[0]: 10.96.0.10:80 is claimed by static/web already (line "],
-        ),
+            &[
+                "config.toml:",
+                "service \"api\": frontends[0]: 10.96.0.10:80 is claimed by static/web already (line ",
+            ],
+        )
+        .never(&["there is no such file", "/etc/holdfast"]),
     ],
     ..BARE
 };
@@ -416,7 +426,7 @@ pub(super) const BLOCK_OF_A_REFUSED_RELOAD: Case = Case {
             &[
                 "static/api is not known here. The last reload was refused",
                 "is claimed by static/web already (line ",
-                "Next: Correct the configuration, and reload it",
+                "Next: Correct the configuration until `holdfast check-config` finds nothing, and reload it",
             ],
         )
         .never(&["There is no Service", "(likely)", "apply the Service's manifest"]),
@@ -425,6 +435,29 @@ pub(super) const BLOCK_OF_A_REFUSED_RELOAD: Case = Case {
             4,
             &["static/api is known. The last reload was refused", "is claimed by static/web already (line "],
         ),
+    ],
+    ..TWO_BLOCKS
+};
+
+/// An operator who knows neither the namespace of blocks nor that the file has another place.
+pub(super) const NAME_WITHOUT_NAMESPACE: Case = Case {
+    name: "a name without its namespace, and another file",
+    clients: &[],
+    asks: &[
+        Ask::new(
+            &["diagnose", "api"],
+            64,
+            &[
+                "a [[service]] block without a namespace is static/api",
+                "the last reload was refused, so new blocks are not known yet (holdfast status)",
+            ],
+        ),
+        Ask::new(
+            &["check-config", "/nonexistent/holdfast.toml"],
+            78,
+            &["there is no such file; the daemon runs with /", "config.toml: holdfast check-config /"],
+        )
+        .never(&["create it", "an empty one"]),
     ],
     ..TWO_BLOCKS
 };
@@ -644,7 +677,9 @@ pub(super) const APISERVER: Case = Case {
             &[
                 "No apiserver answers: 127.",
                 "connection refused.",
-                "holdfast apiserver",
+                "Look on that machine whether kube-apiserver runs and on which port",
+                "curl -k https://127.",
+                "/readyz",
                 "checks without an answer (-o wide names them)",
                 "1 error, ",
             ],
@@ -654,15 +689,48 @@ pub(super) const APISERVER: Case = Case {
     ..BARE
 };
 
+/// What `status` leads to, on a cluster that has no Node of this name either.
+pub(super) const APISERVER_ITSELF: Case = Case {
+    name: "the apiserver is unreachable, by its own command",
+    clients: &[],
+    asks: &[
+        Ask::new(
+            &["apiserver"],
+            0,
+            &[
+                "next look on its machine whether kube-apiserver runs; from here: curl -k https://127.",
+                "there is no Node of this name",
+                "tried first",
+                "connection refused",
+            ],
+        )
+        .never(&["preferred", "CONNECTIONS"]),
+        Ask::new(&["apiserver", "-o", "wide"], 0, &["CONNECTIONS", "RESTARTS", "LAST ERROR AT"]),
+    ],
+    ..APISERVER
+};
+
 pub(super) const DISK: Case = Case {
     name: "the disk is full",
     servers: &["10.1.0.2:8080"],
     twist: Twist::DiskFills,
-    asks: &[Ask::new(
-        &["status"],
-        1,
-        &["disk ", "No space left on device", "next: make room on the disk of `path`"],
-    )],
+    asks: &[
+        Ask::new(
+            &["status"],
+            1,
+            &[
+                "disk /",
+                "takes no write since 20",
+                "s ago): No space left on device (os error 28) not on disk: the newest table, 1 history record; ",
+                "the daemon tries again every second",
+                "manifests are read again. It loses: 1 history record",
+                "next: make room: df -h /",
+            ],
+        )
+        .never(&["older state", "1 changes", "snapshot.new", "under [state]"]),
+        // The order counts, and a restart would lose it.
+        Ask::new(&["drain", "10.1.0.2"], 1, &["not on disk yet, so a restart of the daemon would lose it"]),
+    ],
     ..BARE
 };
 

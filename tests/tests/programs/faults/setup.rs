@@ -46,6 +46,10 @@ impl Stage {
         Self { bed }
     }
 
+    pub(super) const fn bed(&self) -> &Bed {
+        &self.bed
+    }
+
     /// A daemon with the case's configuration and manifests, which is not started yet.
     pub(super) fn daemon(&self, case: &Case, datapath: Datapath) -> Daemon<'_> {
         let mut daemon = Daemon::new(&self.bed, "").unwrap();

@@ -32,7 +32,9 @@ use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use tokio::sync::watch;
 
-use super::{About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, Purpose, Readings, Verifications};
+use super::{
+    About, ClosedPort, ClosedPorts, EffectiveConfig, Liveness, NodeFiles, Purpose, Readings, Verifications,
+};
 use crate::datapath::RefusalLog;
 use crate::node_port_listeners::NodePortListeners;
 use crate::state::SnapshotWrite;
@@ -324,6 +326,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         node_port_listeners: watch::channel(node_port_listeners()).1,
         drains: watch::channel(crate::drains::DrainsWrite::default()).1,
         closed_ports: closed_ports(),
+        files: NodeFiles { config: "/etc/holdfast/holdfast.toml".into(), state: "/var/lib/holdfast".into() },
         about: About { version: "0.1.0", started: Timestamp(THEN.0 - 60) },
         clock: || Timestamp(THEN.0 + 180).into(),
     }
