@@ -65,7 +65,7 @@ pub(super) struct FlowSweep {
     recount: Recount,
     silences: SilentBackends,
     // Backends that refused clients of this node's sockets.
-    refused_locally: BTreeSet<BackendEndpoint>,
+    pub(super) refused_locally: BTreeSet<BackendEndpoint>,
     orphans: BTreeMap<u32, OrphanRecord>,
     failure: Option<String>,
     // The first pass's result so far; `None`: that pass is over.
