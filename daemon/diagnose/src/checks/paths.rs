@@ -65,15 +65,17 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
     let conversations = lost.iter().filter(|flow| flow.is_udp).count();
     let more = describe_unread_flows(flows);
+    let with_backends = usize::try_from(flows.more_with_backends).unwrap_or(usize::MAX);
+    let read = flows.list.len().saturating_add(with_backends);
     let judgement = match (lost.len(), conversations) {
         // Those that were not read may lead anywhere.
         (0, _) if !more.is_empty() => Judgement::unknown(format!(
             "None of {} that were read leads to an address that is no backend.{more}",
-            format_count(flows.list.len(), "connection")
+            format_count(read, "connection")
         )),
         (0, _) => Judgement::ok(format!(
             "No connection of {} leads to an address that is no backend.",
-            format_count(flows.list.len(), "client")
+            format_count(read, "client")
         )),
         (number, 0) => Judgement::info(format!(
             "{} of outside clients stay with former backends: {}. Each ends with its backend.{more}",
@@ -88,7 +90,7 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
             join_names(&backends)
         )),
     };
-    judgement.with("stale", lost.len()).with("flows", flows.list.len())
+    judgement.with("stale", lost.len()).with("flows", read)
 }
 
 /// Judges UDP ports that backends reported closed. It sends no datagram to find out: a datagram may mean anything to

@@ -136,6 +136,7 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
             "does not listen on",
             "that pod, not",
             "10.96.0.10:80/TCP, 0.0.0.0:30080",
+            "None of 0 connections",
         ]),
     ],
     ..BARE
