@@ -81,6 +81,13 @@ enum size {
 	/* Networks of one family that `dsr_from` names. The configuration allows as many. */
 	DSR_NETWORKS = 16,
 	/*
+	 * Refused connects that are remembered: for each group of frontends so many backends, both powers of two.
+	 * 192 KiB. Services that share a group replace each other's entries, and a service fills one group for each of
+	 * its frontends.
+	 */
+	REFUSED_GROUPS = 512,
+	REFUSED_BACKENDS = 8,
+	/*
 	 * The ports that replace a client's own port towards a backend of this node. They lie below the ephemeral ports
 	 * of hosts and below node ports.
 	 */
@@ -596,6 +603,19 @@ struct sock_rev_nat {
 	__u32 check;
 };
 SIZE_IS(sock_rev_nat, 32);
+
+/* A backend that refused the connect of a TCP socket, and what the socket dialled. */
+struct refused_connect {
+	__u32 frontend[4];
+	__u32 backend[4];
+	__u16 frontend_port;
+	__u16 backend_port;
+	/* When, in seconds since boot. */
+	__u32 second;
+	/* A hash of the endpoints. Two processors may write at once, and the hash does not match a torn entry. */
+	__u64 check;
+};
+SIZE_IS(refused_connect, 48);
 
 /* What a UDP socket dialled, and the backend that it got. */
 struct udp_pair {

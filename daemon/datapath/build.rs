@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let paths = format!("-ffile-prefix-map={}=/bpf", sources.display());
     let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
-    for name in ["socket", "packet", "xdp", "udp_iter"] {
+    for name in ["socket", "packet", "xdp", "udp_iter", "tcp_reset"] {
         SkeletonBuilder::new()
             .source(sources.join(format!("{name}.bpf.c")))
             .clang_args(arguments)

@@ -95,6 +95,9 @@ impl AppMaps {
                 let devices = Arc::default();
                 let told = PacketLog::default();
                 let maps = open_kernel(config, (capacity, expected))?;
+                if let Some(failure) = maps.status().refused_connects.failure {
+                    tracing::warn!("{failure}");
+                }
                 Ok(Self::Kernel(Box::new(Kernel {
                     maps,
                     devices,
@@ -209,6 +212,7 @@ fn repair_maps(maps: &mut KernelMaps, trouble: &mut Option<String>, is_whole: bo
         }
     }
     update_flow_table(maps);
+    maps.collect_refused_connects();
     if let Err(error) = maps.end_stale_sockets(is_whole) {
         tracing::warn!(%error, "cannot look for sockets of removed backends");
     }

@@ -75,6 +75,8 @@ struct Kernel<'a> {
     refusals_lost: u64,
     /// Sockets that have lost their backend; null if the configuration lets them be.
     stale_sockets: Option<StaleSockets<'a>>,
+    /// Why the daemon does not see which backends refuse clients of this node; null if it sees that.
+    refused_connects_failure: Option<&'a str>,
     /// Why grace periods do not end; until they do, nothing is reused.
     grace_failure: Option<&'a str>,
     /// Whether the cgroup is the root of a cgroup namespace instead of the host's, without being configured.
@@ -203,6 +205,7 @@ impl<'a> Kernel<'a> {
                 .stale_sockets
                 .as_ref()
                 .map(|it| StaleSockets { ended: it.ended, failure: it.failure.as_deref() }),
+            refused_connects_failure: status.refused_connects.failure.as_deref(),
             grace_failure: status.grace_failure.as_deref(),
             in_cgroup_namespace: status.in_cgroup_namespace,
             behind_hooks: &status.behind_hooks,
@@ -214,7 +217,7 @@ impl<'a> Kernel<'a> {
         }
     }
 
-    fn fact_lines(&self) -> [(&'static str, String); 16] {
+    fn fact_lines(&self) -> [(&'static str, String); 17] {
         let path =
             |path: Option<&Path>| path.map_or_else(|| "none".to_owned(), |it| it.display().to_string());
         let cgroup = path(self.cgroup);
@@ -247,6 +250,7 @@ impl<'a> Kernel<'a> {
                 "stale sockets",
                 self.stale_sockets.as_ref().map_or_else(|| "stay".to_owned(), describe_stale_sockets),
             ),
+            ("refused connects", self.refused_connects_failure.unwrap_or("seen").to_owned()),
             ("packets", self.packets.as_ref().map_or_else(|| "off".to_owned(), Packets::describe_state)),
             ("grace periods", grace),
             ("old maps", self.leftover.map_or_else(|| "removed".to_owned(), |why| format!("stay: {why}"))),

@@ -1,18 +1,20 @@
-//! Lists the backends that refuse clients from outside, or never answer them, by the table of flows.
+//! Lists the backends that refuse clients, or never answer clients from outside.
 //!
 //! Invariant: a backend is listed while its service sends it clients: one that is on its way out may refuse late
 //! connections. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
-//! Clients of this node's own sockets leave no flow, so what they meet is not known.
+//! Sockets of this node leave no flow. Only an RST shows what they met, so those that wait in vain are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
+use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::list::SlotState;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use holdfast_core::words;
-use holdfast_status::datapath::{BackendRefusal, FlowSweepProgress};
+use holdfast_status::datapath::{BackendRefusals, Status};
+use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::find_owner;
@@ -36,7 +38,7 @@ words! {
     }
 }
 
-/// A backend that has failed clients from outside within half a minute.
+/// A backend that has failed clients within five minutes, and is not known to have answered a later one.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FailingBackend")]
 pub(super) struct FailingBackendRow {
@@ -47,28 +49,31 @@ pub(super) struct FailingBackendRow {
     frontend: Text<SocketAddr>,
     protocol: Code<Transport>,
     how: Code<Failure>,
+    /// When a client last met that.
+    at: Rfc3339,
 }
 
-/// Backends with what their clients meet, by what those dialled.
-type Failures = BTreeMap<(SocketAddr, Transport), BTreeSet<(SocketAddr, Failure)>>;
+/// Backends with what their clients meet, and when they last did, by what those dialled.
+type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Timestamp>>;
 
 /// The first backends that fail clients, and how many more there are. Backends of frontends that are not looked up
 /// count as well, so that those of one service never hide those of another.
 pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec<FailingBackendRow>, usize) {
     let mut rows = Vec::new();
     let failures = collect_failures(datapath);
-    let skipped: usize = failures.values().skip(FRONTENDS_MAX).map(BTreeSet::len).sum();
+    let skipped: usize = failures.values().skip(FRONTENDS_MAX).map(BTreeMap::len).sum();
     for ((frontend, transport), backends) in failures.into_iter().take(FRONTENDS_MAX) {
         let Some(port) = NonZeroU16::new(frontend.port()) else { continue };
         let key = FrontendKey { address: frontend.ip(), port, transport };
         let Some((view, owned)) = find_owner(snapshot, &key) else { continue };
-        let used = backends.into_iter().filter(|(backend, _)| takes_clients(view, owned, *backend));
-        rows.extend(used.map(|(backend, how)| FailingBackendRow {
+        let used = backends.into_iter().filter(|((backend, _), _)| takes_clients(view, owned, *backend));
+        rows.extend(used.map(|((backend, how), at)| FailingBackendRow {
             service: Text(view.key.name.clone()),
             backend: Text(backend),
             frontend: Text(frontend),
             protocol: Code(transport),
             how: Code(how),
+            at: Rfc3339(at),
         }));
     }
     let more = rows.len().saturating_sub(NAMED_MAX);
@@ -76,29 +81,33 @@ pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec
     (rows, more.saturating_add(skipped))
 }
 
-/// How many backends fail clients in each way. One that its service has let go of counts until clients do not meet it.
-pub(crate) fn count_failing(sweep: &FlowSweepProgress) -> [(Failure, usize); Failure::ALL.len()] {
-    let count = |all: &mut dyn Iterator<Item = &BackendRefusal>| {
-        all.map(|it| (it.backend, it.transport)).collect::<BTreeSet<_>>().len()
-    };
+/// How many backends have failed clients in each way within half a minute. One that its service has let go of counts
+/// until clients do not meet it.
+pub(crate) fn count_failing(status: &Status) -> [(Failure, usize); Failure::ALL.len()] {
     Failure::ALL.map(|how| {
-        let count = match how {
-            Failure::Refused => count(&mut sweep.backend_refusals.keys()),
-            Failure::Silent => count(&mut sweep.silent_backends.iter()),
-        };
-        (how, count)
+        let failures = failures_of_kind(status, how);
+        let recent = failures.iter().filter(|(_, seen)| status.is_recent(**seen));
+        (how, recent.map(|(it, _)| it.backend()).collect::<BTreeSet<_>>().len())
     })
 }
 
+fn failures_of_kind(status: &Status, how: Failure) -> BackendRefusals {
+    match how {
+        Failure::Refused => status.backend_refusals(),
+        Failure::Silent => {
+            status.flows.as_ref().map(|flows| flows.sweep.silent_backends.clone()).unwrap_or_default()
+        }
+    }
+}
+
 fn collect_failures(datapath: &DatapathView) -> Failures {
-    let Some(flows) = datapath.status().and_then(|status| status.flows.as_ref()) else {
-        return Failures::new();
-    };
-    let refused = flows.sweep.backend_refusals.keys().map(|it| (it, Failure::Refused));
-    let silent = flows.sweep.silent_backends.iter().map(|it| (it, Failure::Silent));
     let mut failures = Failures::new();
-    for (it, how) in refused.chain(silent) {
-        failures.entry((it.frontend, it.transport)).or_default().insert((it.backend, how));
+    let Some(status) = datapath.status() else { return failures };
+    for how in Failure::ALL {
+        for (it, seen) in failures_of_kind(status, how) {
+            let backends = failures.entry((it.frontend, it.transport)).or_default();
+            backends.insert((it.backend, how), status.time_at(seen));
+        }
     }
     failures
 }
@@ -113,7 +122,9 @@ fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAdd
 #[cfg(test)]
 pub(crate) mod tests {
     use holdfast_core::op::QuotaId;
-    use holdfast_status::datapath::{FlowSample, FlowStatus};
+    use holdfast_status::datapath::{
+        BackendRefusal, FlowSample, FlowStatus, FlowSweepProgress, RefusedConnects,
+    };
     use serde_json::{Value, json};
 
     use super::*;
@@ -130,9 +141,9 @@ pub(crate) mod tests {
             transport: if frontend.ends_with(":53") { Transport::Udp } else { Transport::Tcp },
             backend: backend.parse().unwrap(),
         };
-        let backend_refusals = refused.iter().map(|it| (refusal(it), 7)).collect();
+        let backend_refusals = refused.iter().map(|it| (refusal(it), 970)).collect();
         let silent = BackendRefusal { quota: QuotaId(1), ..refusal(&SILENT) };
-        let silent_backends = [silent].into();
+        let silent_backends = [(silent, 970)].into();
         let sweep = FlowSweepProgress { backend_refusals, silent_backends, ..FlowSweepProgress::default() };
         let mut status = status();
         status.flows = Some(FlowStatus { sweep, sample: FlowSample::default() });
@@ -149,7 +160,7 @@ pub(crate) mod tests {
     fn a_backend_is_listed_while_its_service_sends_it_clients() {
         let web = json!({
             "service": "default/web", "backend": "10.1.0.1:8080", "frontend": "192.0.2.5:30080", "protocol": "TCP",
-            "how": "refused",
+            "how": "refused", "at": "2026-01-08T11:14:30Z",
         });
         assert_eq!(row(), web);
         let gone = [("192.0.2.5:30080", "10.1.0.77:8080"), ("203.0.113.1:80", "10.1.0.1:8080")];
@@ -160,6 +171,23 @@ pub(crate) mod tests {
         );
         let draining = [("10.96.0.53:53", "10.1.0.9:53")];
         assert_eq!(list_refused(&everything(), &draining), (Vec::new(), 0), "it is on its way out");
+    }
+
+    /// Without packet programs there is no flow table, and sockets are refused all the same.
+    #[test]
+    fn a_backend_that_refuses_sockets_is_listed_without_a_flow_table() {
+        let [frontend, backend] = ["10.96.0.0:80", "10.200.0.1:8080"].map(|it| it.parse().unwrap());
+        let refusal = BackendRefusal { quota: QuotaId(1), frontend, transport: Transport::Tcp, backend };
+        let list = |now| {
+            let refusals = [(refusal, 970)].into();
+            let refused_connects = RefusedConnects { refusals, failure: None };
+            let status = Status { now, refused_connects, flows: None, ..status() };
+            let counts = count_failing(&status).map(|(_, count)| count);
+            (list_failing(&many(1, 14), &DatapathView::for_kernel(status)).0.len(), counts)
+        };
+        assert_eq!(list(1000), (1, [1, 0]));
+        assert_eq!(list(1001), (1, [0, 0]), "the metric counts what is recent");
+        assert_eq!(list(1271), (0, [0, 0]));
     }
 
     #[test]

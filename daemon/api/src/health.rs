@@ -85,7 +85,7 @@ pub(super) struct Readiness {
     failing_checks: Vec<FailingCheckRow>,
     /// How many more such backends there are.
     failing_checks_omitted: usize,
-    /// Backends that refused clients from outside, or answered none, within half a minute, although their service sends
+    /// Backends that refused clients, or answered none from outside, within five minutes, although their service sends
     /// clients to them; the first ones.
     failing_backends: Vec<FailingBackendRow>,
     /// How many more such backends there are.

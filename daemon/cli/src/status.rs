@@ -41,7 +41,12 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "whether backends take the clients of this node: holdfast diagnose SERVICE dials them";
+const UNSEEN: &str = "backends of TCP that never answer clients of this node, and all of UDP: holdfast diagnose SERVICE \
+                      dials them";
+
+/// The same, where the daemon sees no client's connect.
+const UNSEEN_CONNECTS: &str =
+    "whether backends take the clients of this node: holdfast diagnose SERVICE dials them";
 
 /// The most lines of one section, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
@@ -184,6 +189,7 @@ pub(super) struct Status {
     faults: Vec<String>,
     other_proxies: Vec<OtherProxy>,
     left_out_devices: Vec<ExcludedDevice>,
+    refused_connects_seen: bool,
     filters: Vec<Filter>,
     announced_addresses: Vec<AnnouncedAddress>,
     sources: Vec<SourceState>,
@@ -286,7 +292,6 @@ impl Status {
     ) -> Self {
         let Services { services, totals, rejected, rejected_dropped } = services;
         let faults = datapath.faults();
-        let left_out_devices = datapath.excluded_devices();
         let errors = list_errors(&services);
         let unserved = services.iter().filter_map(NotServing::from_service);
         let (held, not_serving): (Vec<_>, Vec<_>) = unserved.partition(|it| it.verdict == "held");
@@ -301,8 +306,9 @@ impl Status {
             ready: readiness.healthy,
             reason: readiness.reason,
             faults,
+            left_out_devices: datapath.excluded_devices(),
+            refused_connects_seen: datapath.sees_refused_connects(),
             other_proxies: datapath.other_proxies,
-            left_out_devices,
             filters: datapath.filters,
             announced_addresses: datapath.announced_addresses,
             sources: readiness.sources,
@@ -373,7 +379,11 @@ impl Status {
             writeln!(out, "announced  {announced}")?;
         }
         if self.services > 0 {
-            writeln!(out, "not seen   {UNSEEN}")?;
+            writeln!(
+                out,
+                "not seen   {}",
+                if self.refused_connects_seen { UNSEEN } else { UNSEEN_CONNECTS }
+            )?;
         }
         self.write_sections(out)
     }

@@ -456,7 +456,7 @@ fn status_shows_every_problem() {
             backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
-            not seen   whether backends take the clients of this node: holdfast diagnose SERVICE dials them
+            not seen   backends of TCP that never answer clients of this node, and all of UDP: holdfast diagnose SERVICE dials them
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon

@@ -37,6 +37,7 @@ macro_rules! abi {
 
 pub(crate) mod flow;
 pub(crate) mod packets;
+pub(crate) mod refused_connects;
 pub(crate) mod sources;
 
 abi!(frontend4_key { address: u32, port: u16, transport: u8, any: u8 });

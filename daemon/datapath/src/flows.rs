@@ -24,8 +24,9 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_status::datapath::{EncapDirection, Flow, FlowSweepProgress, SeenFlags, Stage};
 use libbpf_rs::{MapCore, MapHandle};
@@ -43,6 +44,7 @@ use flow_counts::FlowCounts;
 pub(crate) use lifetime::tests::LIFETIMES;
 pub(crate) use migration::FlowMigration;
 use records::FlowRecords;
+pub(crate) use refusals::{expire_refusals, keep_refusal};
 pub(crate) use reserved_ports::ReservedPorts;
 pub(crate) use sweep::SweepThread;
 pub use tally::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
@@ -196,6 +198,13 @@ impl FlowTable {
         monotonic_seconds()
     }
 
+    /// When the packet programs' clock was at 0. It follows the node's clock.
+    pub(crate) fn boot_time() -> Timestamp {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let booted = now.saturating_sub(since_boot());
+        Timestamp(i64::try_from(booted.as_secs()).unwrap_or(i64::MAX))
+    }
+
     /// Makes a free record's number available again.
     fn free_number(&self, number: u32) -> Result<(), libbpf_rs::Error> {
         self.0.free.update(&[], &number.to_ne_bytes(), libbpf_rs::MapFlags::ANY)
@@ -246,7 +255,10 @@ impl Eq for FlowTable {}
 
 /// The programs' clock, in seconds.
 fn monotonic_seconds() -> u32 {
+    u32::try_from(since_boot().as_secs()).unwrap_or(u32::MAX)
+}
+
+fn since_boot() -> Duration {
     // The kernel always has this clock; at 0 no flow has expired.
-    let since_boot = clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default();
-    u32::try_from(since_boot.as_secs()).unwrap_or(u32::MAX)
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default()
 }

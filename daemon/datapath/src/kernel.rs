@@ -13,6 +13,7 @@ mod growth_failures;
 mod packet_load_thread;
 mod packets;
 mod prebuild;
+mod refused_connects;
 mod repair;
 mod resize;
 mod self_test;
@@ -65,6 +66,8 @@ pub struct KernelMaps {
     growth_failures: growth_failures::GrowthFailures,
     attached: Option<Attachment>,
     stale: Option<stale::StaleSweep>,
+    // `None`: the maps have no programs.
+    refused_connects: Option<refused_connects::RefusedConnectReader>,
     exempt: exempt::ExemptSubtrees,
     packets: packets::PacketTranslation,
     // `Some` while packets are translated.

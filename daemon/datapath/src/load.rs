@@ -21,7 +21,9 @@ use crate::map::{self, Map, MapHandles, MapSize};
 use crate::packets::{self, PacketSwitches};
 use crate::site::Site;
 use crate::skeleton::packet::types;
-use crate::skeleton::{PacketSkel, PacketSkelBuilder, SocketSkelBuilder, XdpSkelBuilder};
+use crate::skeleton::{
+    OpenTcpResetSkel, PacketSkel, PacketSkelBuilder, SocketSkelBuilder, TcpResetSkelBuilder, XdpSkelBuilder,
+};
 
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
@@ -29,7 +31,8 @@ type ObjectOpener =
     for<'a> fn(&'a mut MaybeUninit<OpenObject>, Features) -> Result<OpenedObject<'a>, StartError>;
 
 /// The objects with programs for sites. All share the same maps. (The others load separately, because a kernel may lack
-/// their features: `udp_iter.bpf.c` by `kernel::stale`, `packet.bpf.c` and `xdp.bpf.c` by `load_packets`.)
+/// their features: `udp_iter.bpf.c` by `kernel::stale`, `tcp_reset.bpf.c` by `kernel::refused_connects`, `packet.bpf.c`
+/// and `xdp.bpf.c` by `load_packets`.)
 const OBJECTS: [ObjectOpener; 1] = [open_socket_object];
 
 /// A program that uses every switch.
@@ -155,6 +158,27 @@ pub(crate) fn make_socket_maps(features: Features) -> Result<MapHandles, StartEr
         Some(MapHandle::try_from(&map).map(|handle| (which, handle)))
     });
     maps.collect::<Result<_, _>>().map_err(StartError::from_load)
+}
+
+/// Opens the program for refused connects over the given maps. It creates only the map that is its own.
+pub(crate) fn open_tcp_reset<'a>(
+    memory: &'a mut MaybeUninit<OpenObject>,
+    seed: u64,
+    given: &MapHandles,
+) -> Result<OpenTcpResetSkel<'a>, StartError> {
+    let mut open = TcpResetSkelBuilder::default().open(memory).map_err(StartError::from_load)?;
+    if let Some(switches) = open.maps.rodata_data.as_mut() {
+        switches.hash_seed = seed;
+    }
+    let reverse = map::find_handle(given, Map::Reverse)?;
+    for mut map in open.open_object_mut().maps_mut() {
+        match Map::from_name(&map.name().to_string_lossy()) {
+            Some(Map::Reverse) => map.reuse_fd(reverse.as_fd()).map_err(StartError::from_load)?,
+            Some(_) => map.set_autocreate(false).map_err(StartError::from_load)?,
+            None => {}
+        }
+    }
+    Ok(open)
 }
 
 fn autoload_only(wanted: &[&str], object: &mut OpenObject) {

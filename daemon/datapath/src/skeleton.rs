@@ -1,5 +1,6 @@
 //! The generated skeletons of `bpf/`. Only [`crate::abi`] uses the types of `socket.bpf.c`, only [`crate::load`] its
-//! programs, and only `kernel::stale::udp_peers` the program of `udp_iter.bpf.c`.
+//! programs, only `kernel::stale::udp_peers` the program of `udp_iter.bpf.c`, and only `kernel::refused_connects` that
+//! of `tcp_reset.bpf.c`.
 
 // Generated code does not follow the house rules.
 #![allow(unsafe_code, missing_debug_implementations, unreachable_pub, dead_code, clippy::all)]
@@ -24,6 +25,12 @@ mod udp_iter {
     include!(concat!(env!("OUT_DIR"), "/udp_iter.skel.rs"));
 }
 pub(crate) use udp_iter::UdpIterSkelBuilder;
+
+/// The skeleton of `tcp_reset.bpf.c` with the types of refused connects.
+pub(crate) mod tcp_reset {
+    include!(concat!(env!("OUT_DIR"), "/tcp_reset.skel.rs"));
+}
+pub(crate) use tcp_reset::{OpenTcpResetSkel, TcpResetSkelBuilder};
 
 #[cfg(test)]
 mod tests;

@@ -213,7 +213,9 @@ pub struct ClientTrace {
 #[cfg_attr(test, derive(serde::Deserialize), serde(default, deny_unknown_fields))]
 pub struct Flows {
     pub list: Vec<ObservedFlow>,
-    /// Number of connections that were not read.
+    /// Number of connections with backends of the service that are not in the list.
+    pub more_with_backends: u64,
+    /// Number of other connections that were not read.
     pub more: u64,
     /// Number of frontends with connections that were not read.
     pub frontends_left: usize,

@@ -39,7 +39,7 @@ use holdfast_core::affinity::Prefixes;
 use holdfast_core::event::Event;
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::weights::Weight;
-use holdfast_status::datapath::BackendRefusals;
+use holdfast_status::datapath::{BackendRefusals, Status};
 use holdfast_status::views::datapath::DatapathView;
 use nix::sys::resource::{Resource, getrlimit};
 use tokio::sync::{mpsc, watch};
@@ -292,9 +292,9 @@ async fn wait_for_vip_change(vip_target: &mut watch::Receiver<Option<SocketAddr>
 async fn next_refusals(datapath: &mut watch::Receiver<Arc<DatapathView>>) -> BackendRefusals {
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
-        let flows = view.status().and_then(|status| status.flows.as_ref());
-        if let Some(flows) = flows.filter(|flows| !flows.sweep.backend_refusals.is_empty()) {
-            return flows.sweep.backend_refusals.clone();
+        let refusals = view.status().map(Status::backend_refusals).unwrap_or_default();
+        if !refusals.is_empty() {
+            return refusals;
         }
     }
     std::future::pending().await

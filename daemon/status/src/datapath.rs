@@ -2,16 +2,21 @@
 //!
 //! Invariant: plain data. The crate holdfast-datapath reads it from the kernel.
 
+mod backend_refusals;
 mod devices;
 mod flows;
 mod packets;
 mod refusals;
 mod status;
 
+pub use backend_refusals::{
+    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, REFUSAL_SECONDS, REFUSED_SECONDS_MAX,
+    RefusedConnects, is_refusal_current,
+};
 pub use devices::{Device, DeviceSide, DeviceStatus, FastPathState, HookKind, XdpState, XdpUse};
 pub use flows::{
-    AddressFilter, BackendPortUsage, BackendRefusal, BackendRefusals, EncapDirection, Flow, FlowFilter,
-    FlowReport, FlowSample, FlowSweepProgress, SeenFlags, Stage, Tally,
+    AddressFilter, BackendPortUsage, EncapDirection, Flow, FlowFilter, FlowReport, FlowSample,
+    FlowSweepProgress, SeenFlags, Stage, Tally,
 };
 pub use packets::{DsrTransports, EvictedFlows, PacketStatus, PacketSwitches};
 pub use refusals::{Arrival, Cause, Denial, Refusal};

@@ -97,6 +97,8 @@ faults! {
     CHECKED_BACKEND, memory_a_checked_backend_is_down, kernel_a_checked_backend_is_down;
     TARGET_PORT, memory_a_wrong_target_port_of_pods, kernel_a_wrong_target_port_of_pods;
     BACKEND_PORT, memory_a_wrong_port_of_a_local_backend, kernel_a_wrong_port_of_a_local_backend;
+    HALF_DRAINED, memory_half_of_dead_backends_are_drained, kernel_half_of_dead_backends_are_drained;
+    REFUSED_PROCESSES, memory_a_backend_refuses_processes, kernel_a_backend_refuses_processes;
     SELECTOR, memory_a_typo_in_a_selector, kernel_a_typo_in_a_selector;
     NODE_PORT, memory_a_process_at_a_node_port, kernel_a_process_at_a_node_port;
     BLOCK_OF_A_REFUSED_RELOAD, memory_a_block_of_a_refused_reload, kernel_a_block_of_a_refused_reload;

@@ -9,6 +9,7 @@ use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::denial_word;
 
 use super::super::datapath::map_fills;
+use crate::failing_backends;
 use holdfast_agent::exposition::Exposition;
 use holdfast_agent::readings::Readings;
 
@@ -59,6 +60,9 @@ fn write_kernel(out: &mut Exposition, snapshot: &Snapshot, view: &DatapathView) 
     out.counter("holdfast_stale_sockets_ended_total", help, swept.ended);
     let help = "Whether some sockets cannot be checked.";
     out.gauge("holdfast_stale_sockets_failed", help, u8::from(swept.failure.is_some()));
+    let help = "Backends that have failed clients within half a minute.";
+    let failing = failing_backends::count_failing(status);
+    out.labelled_metric("holdfast_failing_backends", "gauge", help, "how", failing);
     let help = "Refusals that were too many to be reported, or that were not read in time; they are in no other number.";
     out.counter("holdfast_refusals_lost_total", help, status.refusals_lost);
 }

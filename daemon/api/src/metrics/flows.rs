@@ -6,7 +6,6 @@ use holdfast_datapath::FlowTable;
 use holdfast_status::views::datapath::DatapathView;
 
 use super::Exposition;
-use crate::failing_backends;
 use holdfast_agent::readings::fails_packets;
 
 /// Writes the flows and their limit, and dropped packets. For maps in memory, writes nothing.
@@ -30,9 +29,6 @@ pub(super) fn write(out: &mut Exposition, view: &DatapathView, table: Option<&Fl
     out.gauge("holdfast_snat_ports_max", help, swept.snat_ports);
     let help = "SNAT ports in use at the backend where the most are.";
     out.gauge("holdfast_snat_ports_fullest", help, swept.fullest.as_ref().map_or(0, |it| it.used_ports));
-    let help = "Backends that have failed clients from outside within half a minute.";
-    let failing = failing_backends::count_failing(&swept);
-    out.labelled_metric("holdfast_failing_backends", "gauge", help, "how", failing);
     out.counter("holdfast_flows_swept_total", "Expired flows that the sweep deleted.", swept.ended);
     let help = "Whether the sweep cannot delete some expired flows.";
     out.gauge("holdfast_flows_sweep_failed", help, u8::from(swept.failure.is_some()));

@@ -66,6 +66,6 @@ pub(super) fn write_checks(out: &mut Exposition, checks: &CheckStats) {
     out.labelled_metric("holdfast_checks_total", "counter", help, "result", checks.totals());
     let help = "Checked backends of the configuration, by state.";
     out.labelled_metric("holdfast_checked_backends", "gauge", help, "state", checks.backends());
-    let help = "Backends that were checked out of turn because they had refused clients from outside.";
+    let help = "Backends that were checked out of turn because they had refused clients.";
     out.counter("holdfast_checks_out_of_turn_total", help, checks.refusal_rechecks());
 }

@@ -26,7 +26,7 @@ struct LastCheck {
     in_a_row: u32,
 }
 
-/// A backend that failed clients from outside lately, although new ones get it.
+/// A backend that failed clients lately, although new ones get it.
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct FailingBackend {
     service: String,
@@ -34,6 +34,7 @@ pub(super) struct FailingBackend {
     frontend: String,
     protocol: String,
     how: String,
+    at: Option<String>,
 }
 
 impl FailingBackend {
@@ -42,13 +43,13 @@ impl FailingBackend {
     }
 
     pub(super) fn describe_state(&self) -> String {
-        let Self { service, backend, frontend, protocol, how } = self;
-        match how.as_str() {
-            "silent" => format!("{service}: {backend} answers no client of {frontend}/{protocol}"),
-            how => {
-                format!("{service}: {backend} {how} clients of {frontend}/{protocol} within half a minute")
-            }
-        }
+        let Self { service, backend, frontend, protocol, how, at } = self;
+        let failure = match how.as_str() {
+            "silent" => format!("answers no client of {frontend}/{protocol}"),
+            how => format!("{how} clients of {frontend}/{protocol}"),
+        };
+        let last = at.as_ref().map_or_else(String::new, |at| format!(", the last one at {at}"));
+        format!("{service}: {backend} {failure}{last}")
     }
 }
 

@@ -42,6 +42,7 @@ struct Kernel {
     #[serde(default)]
     behind_hooks: Vec<String>,
     grace_failure: Option<String>,
+    refused_connects_failure: Option<String>,
     #[serde(default)]
     packets: Option<Packets>,
 }
@@ -89,6 +90,11 @@ impl Datapath {
         let hooks = kernel.describe_broken_hooks().into_iter().chain(kernel.behind_hooks.iter().map(behind));
         let packets = kernel.packets.iter().flat_map(Packets::faults);
         waiting.into_iter().chain(hooks).chain(packets).chain(grace).chain(refused).collect()
+    }
+
+    /// Whether the daemon sees that a backend refuses clients of this node.
+    pub(super) fn sees_refused_connects(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.refused_connects_failure.is_none())
     }
 
     pub(super) fn excluded_devices(&self) -> Vec<ExcludedDevice> {

@@ -46,6 +46,16 @@ impl FlowTable {
 
     /// Counts all flows, and collects at most `limit` matches.
     pub fn find_flows(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
+        self.find_flows_where(filter, limit, |_| true)
+    }
+
+    /// The same of those matches that `wanted` accepts. It is asked about each match.
+    pub fn find_flows_where(
+        &self,
+        filter: &FlowFilter,
+        limit: usize,
+        mut wanted: impl FnMut(&Flow) -> bool,
+    ) -> FlowReport {
         let mut report = FlowReport::default();
         let now = self.now();
         let FlowMaps { records, .. } = &*self.0;
@@ -54,10 +64,11 @@ impl FlowTable {
             if is_expired(&record, now, 0) || !matches_filter(filter, &record) {
                 continue;
             }
+            let Some(flow) = decode_flow(&record, now).filter(&mut wanted) else { continue };
             if report.matches.len() >= limit {
                 report.omitted += 1;
             } else {
-                report.matches.extend(decode_flow(&record, now));
+                report.matches.push(flow);
             }
         }
         report

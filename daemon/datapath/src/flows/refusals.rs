@@ -1,13 +1,15 @@
-//! Collects backends that recently refused outside clients, as the sweep meets their flows.
+//! Collects backends that refused outside clients, as the sweep meets their flows.
 //!
-//! Invariant: it keeps at most [`REFUSALS_MAX`] refusals, each for [`REFUSAL_SECONDS`], and no namespace displaces
+//! Invariant: it keeps at most [`REFUSALS_MAX`] refusals, each for [`REFUSED_SECONDS_MAX`], and no namespace displaces
 //! another that has fewer. Refusals that bypass this node are not seen. Any host can send packets in a backend's name,
 //! so a refusal is a reason to check, not a verdict.
 
 use std::collections::BTreeMap;
 
 use holdfast_core::op::QuotaId;
-use holdfast_status::datapath::{BackendRefusal, BackendRefusals};
+use holdfast_status::datapath::{
+    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, REFUSAL_SECONDS, REFUSED_SECONDS_MAX,
+};
 
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
@@ -15,9 +17,6 @@ use crate::abi::{flow, transport_from_number};
 /// How many refusals are kept; the checks that follow have their own limit. A tenant can cause any number of refusals,
 /// most for services without checks.
 pub(super) const REFUSALS_MAX: usize = 256;
-
-/// Seconds for which a refusal is kept: longer than a pass takes.
-pub(super) const REFUSAL_SECONDS: u32 = 30;
 
 /// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
@@ -33,12 +32,44 @@ pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendR
     if !is_refused(it) || now.saturating_sub(it.seen) > REFUSAL_SECONDS {
         return;
     }
-    let Some(refusal) = flow_backend(it) else { return };
-    if let Some(seen) = refusing.get_mut(&refusal) {
-        *seen = it.seen.max(*seen);
-    } else if refusing.len() < REFUSALS_MAX || evict_oldest(refusal.quota, refusing) {
-        refusing.insert(refusal, it.seen);
+    if let Some(refusal) = flow_backend(it) {
+        keep_refusal(refusal, it.seen, refusing);
     }
+}
+
+/// Keeps a refusal, or its latest time, if there is room for its quota.
+pub(crate) fn keep_refusal(refusal: BackendRefusal, at: u32, refusing: &mut BackendRefusals) {
+    if let Some(seen) = refusing.get_mut(&refusal) {
+        *seen = at.max(*seen);
+    } else if refusing.len() < REFUSALS_MAX || evict_oldest(refusal.quota, refusing) {
+        refusing.insert(refusal, at);
+    }
+}
+
+/// Whether the backend has agreed to the connection, or replied to the datagram.
+fn is_answered(it: &types::flow) -> bool {
+    let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
+    if super::lifetime::is_connection_oriented(it) {
+        return has(flow_flag::FLOW_SYN_SEEN);
+    }
+    u32::from(it.state) == flow_state::FLOW_OPEN.0 && !has(flow_flag::FLOW_UNREACHABLE_SEEN)
+}
+
+/// Notes an answer of a backend that has refused clients. It has to answer a connection that began later.
+pub(super) fn record_answer(it: &types::flow, answers: &mut BackendAnswers) {
+    if answers.is_empty() || !is_answered(it) {
+        return;
+    }
+    let backend = flow_backend(it).map(|it| it.backend());
+    if let Some(latest) = backend.and_then(|backend| answers.get_mut(&backend)) {
+        *latest = it.began.max(*latest);
+    }
+}
+
+/// The backends whose answers the next pass looks for.
+pub(super) fn watch_answers(refused: impl Iterator<Item = BackendEndpoint>, answers: &mut BackendAnswers) {
+    let former = std::mem::take(answers);
+    *answers = refused.map(|it| (it, former.get(&it).copied().unwrap_or_default())).collect();
 }
 
 /// The frontend and the backend of a flow. `None`: no program wrote it.
@@ -64,12 +95,14 @@ pub(super) fn evict_oldest(quota: QuotaId, refusing: &mut BackendRefusals) -> bo
     oldest.is_some_and(|it| refusing.remove(&it).is_some())
 }
 
-pub(super) fn expire_refusals(now: u32, refusing: &mut BackendRefusals) {
-    refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSAL_SECONDS);
+pub(crate) fn expire_refusals(now: u32, refusing: &mut BackendRefusals) {
+    refusing.retain(|_, seen| now.saturating_sub(*seen) <= REFUSED_SECONDS_MAX);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use holdfast_core::keys::Transport;
 
     use super::*;
@@ -149,10 +182,37 @@ mod tests {
             record_refusal(&it, NOW, &mut refusing);
         }
         assert_eq!(refusing.len(), REFUSALS_MAX);
-        expire_refusals(NOW - 3 + REFUSAL_SECONDS, &mut refusing);
+        expire_refusals(NOW - 3 + REFUSED_SECONDS_MAX, &mut refusing);
         assert!(refusing.contains_key(&expected));
-        expire_refusals(NOW + REFUSAL_SECONDS + 1, &mut refusing);
+        expire_refusals(NOW + REFUSED_SECONDS_MAX + 1, &mut refusing);
         assert!(refusing.is_empty());
+    }
+
+    #[test]
+    fn only_an_answer_of_a_backend_that_refused_is_noted() {
+        let [syn, rst] = [flow_flag::FLOW_SYN_SEEN.0, flow_flag::FLOW_RST_SEEN.0];
+        let began = |it: types::flow| types::flow { began: NOW - 5, ..it };
+        let backend: SocketAddr = "10.1.0.1:8080".parse().unwrap();
+        for (rule, transport, is_open, flags, expected) in [
+            ("an answer", Transport::Tcp, true, syn, NOW - 5),
+            ("an answer, then a reset", Transport::Tcp, true, syn | rst, NOW - 5),
+            ("a refusal", Transport::Tcp, false, rst, 0),
+            ("a reply", Transport::Udp, true, 0, NOW - 5),
+            ("a closed port", Transport::Udp, true, flow_flag::FLOW_UNREACHABLE_SEEN.0, 0),
+            ("nothing yet", Transport::Udp, false, 0, 0),
+        ] {
+            let mut answers = BackendAnswers::new();
+            let it = began(flow(transport, is_open, flags, NOW, 1));
+            record_answer(&it, &mut answers);
+            assert!(answers.is_empty(), "{rule}: it has refused nobody");
+            watch_answers([(backend, transport)].into_iter(), &mut answers);
+            record_answer(&it, &mut answers);
+            assert_eq!(answers.values().copied().collect::<Vec<_>>(), [expected], "{rule}");
+            watch_answers([(backend, transport)].into_iter(), &mut answers);
+            assert_eq!(answers.values().copied().collect::<Vec<_>>(), [expected], "{rule}: it stays");
+            watch_answers([].into_iter(), &mut answers);
+            assert!(answers.is_empty(), "{rule}");
+        }
     }
 
     /// Records refusals of so many backends of a quota, the first of them the oldest.

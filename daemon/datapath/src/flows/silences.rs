@@ -2,16 +2,18 @@
 //!
 //! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
 //! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, nor does a lost
-//! one. It keeps at most [`REFUSALS_MAX`] backends, each for [`REFUSAL_SECONDS`], with the quotas of refusals.
+//! one. It keeps at most [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with
+//! their quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
-use holdfast_status::datapath::{BackendRefusal, BackendRefusals};
+use holdfast_status::datapath::{
+    BackendAnswers, BackendRefusal, BackendRefusals, REFUSAL_SECONDS, is_refusal_current,
+};
 
 use super::lifetime::is_encapsulated;
-use super::refusals::{REFUSAL_SECONDS, REFUSALS_MAX, evict_oldest, expire_refusals, flow_backend};
+use super::refusals::{flow_backend, keep_refusal};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 
 /// How long a client tries: it sends its SYN at 0, 1 and 3 seconds.
@@ -24,7 +26,7 @@ pub(super) struct SilentBackends {
     /// The pass that first met each of them.
     first: BTreeMap<BackendRefusal, u64>,
     /// When their backends last answered any client.
-    answered: BTreeMap<(SocketAddr, Transport), u32>,
+    answered: BackendAnswers,
 }
 
 fn has(flags: u8, bit: flow_flag) -> bool {
@@ -59,33 +61,34 @@ impl SilentBackends {
 
     fn record_unanswered(&mut self, it: &types::flow, pass: u64) {
         let Some(of) = flow_backend(it) else { return };
-        if let Some(seen) = self.unanswered.get_mut(&of) {
-            *seen = it.seen.max(*seen);
-        } else if self.unanswered.len() < REFUSALS_MAX || evict_oldest(of.quota, &mut self.unanswered) {
-            self.unanswered.insert(of, it.seen);
-            self.first.insert(of, pass);
-            self.answered.entry((of.backend, of.transport)).or_default();
+        keep_refusal(of, it.seen, &mut self.unanswered);
+        if self.unanswered.contains_key(&of) {
+            self.first.entry(of).or_insert(pass);
+            self.answered.entry(of.backend()).or_default();
         }
     }
 
-    /// The silent backends by the flows of a whole pass.
-    pub(super) fn end_pass(&mut self, now: u32, pass: u64) -> BTreeSet<BackendRefusal> {
+    /// The silent backends by the flows of a whole pass, each with the second of a client's last packet.
+    pub(super) fn end_pass(&mut self, now: u32, pass: u64) -> BackendRefusals {
         let Self { unanswered, first, answered } = self;
-        expire_refusals(now, unanswered);
+        unanswered.retain(|of, seen| is_refusal_current(now, *seen, answered.get(&of.backend()).copied()));
         first.retain(|of, _| unanswered.contains_key(of));
-        let backends: BTreeSet<_> = unanswered.keys().map(|of| (of.backend, of.transport)).collect();
+        let backends: BTreeSet<_> = unanswered.keys().map(BackendRefusal::backend).collect();
         answered.retain(|backend, _| backends.contains(backend));
-        let is_silent = |of: &&BackendRefusal| {
-            let answered = answered.get(&(of.backend, of.transport)).copied().unwrap_or_default();
+        let is_silent = |of: &BackendRefusal| {
+            let answered = answered.get(&of.backend()).copied().unwrap_or_default();
             first.get(of).is_some_and(|first| *first < pass) && now.saturating_sub(answered) > REFUSAL_SECONDS
         };
-        unanswered.keys().filter(is_silent).copied().collect()
+        unanswered.iter().filter(|(of, _)| is_silent(of)).map(|(of, seen)| (*of, *seen)).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use holdfast_status::datapath::REFUSED_SECONDS_MAX;
+
+    use super::super::refusals;
     use crate::abi::flow;
 
     const NOW: u32 = 200_000;
@@ -115,12 +118,12 @@ mod tests {
     /// The silent backends after passes with these flows each.
     fn silent(passes: &[&[types::flow]]) -> Vec<String> {
         let mut silences = SilentBackends::default();
-        let mut last = BTreeSet::new();
+        let mut last = BackendRefusals::new();
         for (pass, flows) in (0..).zip(passes) {
             flows.iter().for_each(|it| silences.record_flow(it, NOW, pass));
             last = silences.end_pass(NOW, pass);
         }
-        last.iter().map(|of| of.backend.to_string()).collect()
+        last.keys().map(|of| of.backend.to_string()).collect()
     }
 
     #[test]
@@ -154,9 +157,18 @@ mod tests {
             let it = types::flow { backend_port: port.to_be(), ..flow(3, 0, "10.1.0.1:1") };
             silences.record_flow(&it, NOW, 0);
         }
-        assert_eq!(silences.end_pass(NOW, 1).len(), REFUSALS_MAX);
-        assert!(silences.first.len() <= REFUSALS_MAX && silences.answered.len() <= REFUSALS_MAX);
-        assert!(silences.end_pass(NOW + REFUSAL_SECONDS + 1, 2).is_empty());
+        assert_eq!(silences.end_pass(NOW, 1).len(), refusals::REFUSALS_MAX);
+        assert!(
+            silences.first.len() <= refusals::REFUSALS_MAX
+                && silences.answered.len() <= refusals::REFUSALS_MAX
+        );
+        let later = NOW + REFUSAL_SECONDS + 1;
+        assert_eq!(silences.end_pass(later, 2).len(), refusals::REFUSALS_MAX, "nobody has tried again");
+        let answered = types::flow { seen: later, ..flow(9, SYN, "10.1.0.1:7") };
+        silences.record_flow(&answered, later, 3);
+        let silent = silences.end_pass(later, 3);
+        assert!(silent.keys().all(|it| it.backend.port() != 7) && silent.len() == refusals::REFUSALS_MAX - 1);
+        assert!(silences.end_pass(NOW + REFUSED_SECONDS_MAX + 1, 4).is_empty());
         assert!(silences.unanswered.is_empty() && silences.first.is_empty() && silences.answered.is_empty());
     }
 }

@@ -3,13 +3,15 @@
 //! Invariant: it works in slices and rests as [`REST`] says, so its processor time is bounded. It shares nothing with
 //! the engine. A flow that a program ends at the same moment belongs to the program.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use holdfast_status::datapath::{BackendEndpoint, BackendRefusal};
 
 use super::flow_counts::Recount;
 use super::lifetime::{EXPIRY_MARGIN, is_expired};
@@ -62,6 +64,8 @@ pub(super) struct FlowSweep {
     port_usage: PortUsage,
     recount: Recount,
     silences: SilentBackends,
+    // Backends that refused clients of this node's sockets.
+    pub(super) refused_locally: BTreeSet<BackendEndpoint>,
     orphans: BTreeMap<u32, OrphanRecord>,
     failure: Option<String>,
     // The first pass's result so far; `None`: that pass is over.
@@ -85,6 +89,7 @@ impl FlowSweep {
             port_usage,
             recount,
             silences: SilentBackends::default(),
+            refused_locally: BTreeSet::new(),
             orphans: BTreeMap::new(),
             failure: None,
             adopting,
@@ -127,10 +132,21 @@ impl FlowSweep {
     fn begin_pass(&mut self) -> bool {
         if self.table.is_idle() {
             self.swept.fullest = None;
+            self.update_failures();
             return false;
         }
+        let refused = self.swept.backend_refusals.keys().map(BackendRefusal::backend);
+        let refused = refused.chain(self.refused_locally.iter().copied());
+        refusals::watch_answers(refused, &mut self.swept.answers);
         (self.begun, self.found) = (self.table.begun_count(), 0);
         true
+    }
+
+    /// Forgets failures of long ago.
+    fn update_failures(&mut self) {
+        let now = self.table.now();
+        refusals::expire_refusals(now, &mut self.swept.backend_refusals);
+        self.swept.silent_backends = self.silences.end_pass(now, self.swept.passes);
     }
 
     fn sweep_records(&mut self, from: u32, count: u32) {
@@ -143,6 +159,7 @@ impl FlowSweep {
             if let Some(adopting) = &mut self.adopting {
                 adopting.add_flow(&flow);
             }
+            refusals::record_answer(&flow, &mut self.swept.answers);
             if !is_expired(&flow, now, EXPIRY_MARGIN) {
                 refusals::record_refusal(&flow, now, &mut self.swept.backend_refusals);
                 self.silences.record_flow(&flow, now, self.swept.passes);
@@ -190,9 +207,7 @@ impl FlowSweep {
         self.orphans.retain(|_, orphan| orphan.pass == pass);
         self.swept.failure = self.failure.take();
         self.swept.fullest = self.port_usage.take_fullest();
-        let now = self.table.now();
-        refusals::expire_refusals(now, &mut self.swept.backend_refusals);
-        self.swept.silent_backends = self.silences.end_pass(now, self.swept.passes);
+        self.update_failures();
         let begun = self.table.begun_count().saturating_sub(self.begun);
         self.recount.correct_counts(&self.table.0.shares, begun);
         self.swept.passes += 1;
@@ -222,6 +237,8 @@ struct SweepReport {
     swept: FlowSweepProgress,
     // The first pass's result, until the owner takes it.
     adopted: Option<AdoptedFlows>,
+    // The owner's list of backends that refused clients of this node's sockets.
+    refused_locally: BTreeSet<BackendEndpoint>,
 }
 
 #[derive(Debug)]
@@ -257,6 +274,11 @@ impl SweepThread {
         lock_report(&self.report).swept.clone()
     }
 
+    /// Has the next passes look for answers of these backends, too.
+    pub(crate) fn watch_answers(&self, backends: BTreeSet<BackendEndpoint>) {
+        lock_report(&self.report).refused_locally = backends;
+    }
+
     /// The ingress of the flows found at the start. Returned once, after the first pass.
     pub(crate) fn take_adopted(&self) -> Option<AdoptedFlows> {
         lock_report(&self.report).adopted.take()
@@ -280,6 +302,7 @@ fn lock_report(report: &Mutex<SweepReport>) -> MutexGuard<'_, SweepReport> {
 fn publish_report(sweep: &mut FlowSweep, report: &Mutex<SweepReport>) {
     let mut report = lock_report(report);
     report.swept = sweep.swept.clone();
+    sweep.refused_locally.clone_from(&report.refused_locally);
     if let Some(adopted) = sweep.adopted.take() {
         report.adopted = Some(adopted);
     }

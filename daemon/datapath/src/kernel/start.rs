@@ -17,6 +17,7 @@ use super::growth_failures::GrowthFailures;
 use super::packet_load_thread::PacketLoadThread;
 use super::packets::PacketTranslation;
 use super::prebuild::Prebuild;
+use super::refused_connects::RefusedConnectReader;
 use super::sources::SourceMaps;
 use super::stale::{StaleSockets, StaleSweep};
 use super::{Attachment, KernelMaps, SelfTestError, dump};
@@ -158,6 +159,7 @@ impl KernelMaps {
             }
             this.attached = Some(attached);
             this.stale = StaleSweep::start(options.stale_sockets, &this.shared)?;
+            this.refused_connects = Some(RefusedConnectReader::start(this.shared.handles()));
             Ok(this)
         })
     }
@@ -208,6 +210,7 @@ impl KernelMaps {
             growth_failures: GrowthFailures::default(),
             attached: None,
             stale: None,
+            refused_connects: None,
             exempt: ExemptSubtrees::new(&ServedSockets::default(), maps)?,
             packets: PacketTranslation::default(),
             flows: None,

@@ -6,6 +6,7 @@ use holdfast_status::datapath::Status;
 use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
+use super::refused_connects::RefusedConnectReader;
 use crate::error::StartError;
 use crate::flows::FlowTable;
 use crate::links::HookReport;
@@ -64,6 +65,13 @@ impl KernelMaps {
             hooks_restored: attached.map_or(0, |it| it.put_back),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::StaleSweep::progress),
+            refused_connects: self
+                .refused_connects
+                .as_ref()
+                .map(RefusedConnectReader::status)
+                .unwrap_or_default(),
+            now: FlowTable::monotonic_seconds(),
+            booted: FlowTable::boot_time(),
             packets: self.packets.status(),
             flows: self.flow_status(),
         }

@@ -6,8 +6,8 @@ macro_rules! object {
     };
 }
 
-const OBJECTS: [(&str, &[u8]); 4] =
-    [object!("socket"), object!("packet"), object!("xdp"), object!("udp_iter")];
+const OBJECTS: [(&str, &[u8]); 5] =
+    [object!("socket"), object!("packet"), object!("xdp"), object!("udp_iter"), object!("tcp_reset")];
 
 type Instruction = [u8; 8];
 

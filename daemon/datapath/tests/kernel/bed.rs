@@ -475,6 +475,11 @@ pub(crate) fn tcp_backend(at: &str) -> SocketAddr {
     address
 }
 
+/// A port where nothing listens.
+pub(crate) fn closed_port(at: &str) -> SocketAddr {
+    TcpListener::bind(at).unwrap().local_addr().unwrap()
+}
+
 /// Replies to each datagram with its own address.
 pub(crate) fn udp_backend(at: &str) -> SocketAddr {
     let socket = UdpSocket::bind(at).unwrap();
@@ -559,6 +564,17 @@ pub(crate) fn reset_when_closed(stream: &TcpStream) -> io::Result<()> {
 #[track_caller]
 pub(crate) fn dial(to: &str) -> SocketAddr {
     TcpStream::connect(address(to)).unwrap().peer_addr().unwrap()
+}
+
+pub(crate) fn socket_cookie(socket: &impl std::os::fd::AsRawFd) -> u64 {
+    let (mut cookie, mut length) = (0_u64, 8_u32);
+    let value = (&raw mut cookie).cast();
+    // SAFETY: the kernel writes at most eight bytes to the cookie.
+    let returned = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_COOKIE, value, &raw mut length)
+    };
+    assert_eq!(returned, 0);
+    cookie
 }
 
 /// The errno of a dropped connect: if a program cannot set it, a closed port does.

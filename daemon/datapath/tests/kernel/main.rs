@@ -13,6 +13,8 @@ mod maps;
 #[cfg(test)]
 mod node_ports;
 #[cfg(test)]
+mod refused;
+#[cfg(test)]
 mod shown;
 #[cfg(test)]
 mod sockets;

@@ -65,14 +65,17 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
     let backends: BTreeSet<SocketAddr> = lost.iter().map(|flow| flow.backend).collect();
     let conversations = lost.iter().filter(|flow| flow.is_udp).count();
     let more = describe_unread_flows(flows);
+    let with_backends = usize::try_from(flows.more_with_backends).unwrap_or(usize::MAX);
+    let read = flows.list.len().saturating_add(with_backends);
     let judgement = match (lost.len(), conversations) {
-        (0, _) if !more.is_empty() => Judgement::ok(format!(
+        // Those that were not read may lead anywhere.
+        (0, _) if !more.is_empty() => Judgement::unknown(format!(
             "None of {} that were read leads to an address that is no backend.{more}",
-            format_count(flows.list.len(), "connection")
+            format_count(read, "connection")
         )),
         (0, _) => Judgement::ok(format!(
             "No connection of {} leads to an address that is no backend.",
-            format_count(flows.list.len(), "client")
+            format_count(read, "client")
         )),
         (number, 0) => Judgement::info(format!(
             "{} of outside clients stay with former backends: {}. Each ends with its backend.{more}",
@@ -87,7 +90,7 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
             join_names(&backends)
         )),
     };
-    judgement.with("stale", lost.len()).with("flows", flows.list.len())
+    judgement.with("stale", lost.len()).with("flows", read)
 }
 
 /// Judges UDP ports that backends reported closed. It sends no datagram to find out: a datagram may mean anything to
@@ -102,6 +105,10 @@ pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     };
     let conversations: Vec<&ObservedFlow> =
         flows.list.iter().filter(|it| it.is_udp && case.is_backend(it.backend)).collect();
+    let more = describe_unread_flows(flows);
+    if conversations.is_empty() && !more.is_empty() {
+        return Judgement::unknown(format!("No conversation by UDP was read.{more}"));
+    }
     if conversations.is_empty() {
         return Judgement::not_applicable(
             "No client outside speaks to it by UDP through this node now, so nothing is known of its backends' ports.",
@@ -111,10 +118,11 @@ pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
     let backends: BTreeSet<SocketAddr> = refused.iter().map(|it| it.backend).collect();
     let all: BTreeSet<SocketAddr> = conversations.iter().map(|it| it.backend).collect();
     if refused.is_empty() {
-        return Judgement::ok(format!(
-            "None of {} was refused.",
-            format_count(conversations.len(), "conversation")
-        ));
+        let read = format_count(conversations.len(), "conversation");
+        return match more.is_empty() {
+            true => Judgement::ok(format!("None of {read} was refused.")),
+            false => Judgement::unknown(format!("None of {read} that was read was refused.{more}")),
+        };
     }
     let who = format_count(refused.len(), "client");
     Judgement::error_if(

@@ -14,7 +14,8 @@ use holdfast_diagnose::limits::NAMED_MAX;
 
 use super::limits::FLOWS_MAX;
 
-/// The connections of outside clients with their backends, at most `FLOWS_MAX` of each frontend.
+/// The connections of outside clients with their backends, at most `FLOWS_MAX` of each frontend. Those with backends of
+/// the service are a sample, and more of them tell nothing new. All others are read, up to the same limit.
 pub fn gather_flows(evidence: &Evidence, table: Option<&FlowTable>) -> Lookup<Flows> {
     let Some(table) = table else {
         return Lookup::Skipped("packets are not translated on this node");
@@ -25,9 +26,20 @@ pub fn gather_flows(evidence: &Evidence, table: Option<&FlowTable>) -> Lookup<Fl
     for (at, protocol) in all().take(NAMED_MAX) {
         let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
         let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
-        let report = table.find_flows(&filter, FLOWS_MAX);
-        let is_own = |it: &&Flow| Some(it.transport) == protocol.transport() && is_live(it);
-        flows.list.extend(report.matches.iter().filter(is_own).map(observe_flow));
+        let mut sample = Vec::new();
+        let report = table.find_flows_where(&filter, FLOWS_MAX, |it| {
+            if Some(it.transport) != protocol.transport() || !is_live(it) {
+                return false;
+            }
+            let has_backend = keeps_backend(&evidence.views, it);
+            if has_backend && sample.len() < FLOWS_MAX {
+                sample.push(observe_flow(it));
+            } else if has_backend {
+                flows.more_with_backends += 1;
+            }
+            !has_backend
+        });
+        flows.list.extend(sample.into_iter().chain(report.matches.iter().map(observe_flow)));
         flows.more += report.omitted;
     }
     // Few connections are refused, so all refused ones are read, whichever frontend the client dialled.
@@ -43,6 +55,12 @@ pub fn gather_flows(evidence: &Evidence, table: Option<&FlowTable>) -> Lookup<Fl
         }
     }
     Lookup::Answered(flows)
+}
+
+/// Whether the backend of the flow keeps its clients, as the checks judge it.
+fn keeps_backend(views: &[Arc<ServiceView>], flow: &Flow) -> bool {
+    let mut ports = views.iter().flat_map(|view| view.ports.iter());
+    ports.any(|port| port.rows.find(flow.backend).is_some_and(|row| row.keeps_clients()))
 }
 
 fn is_service_backend(views: &[Arc<ServiceView>], flow: &Flow) -> bool {

@@ -53,7 +53,7 @@ function problems() {
       .map(({ service, address, why }) => [[toService(service), ` has no health check port at ${address}: `], why]),
     ...(ready?.node_port_listeners ?? []).map(({ service, why }) => [[toService(service), ": "], why]),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
-    backends > 0 && [count(backends, "backend fails clients from outside", "backends fail clients from outside"), null],
+    backends > 0 && [count(backends, "backend fails clients", "backends fail clients"), null],
     rejected > 0 && [
       h("a", { href: link("rejected") }, count(rejected, "object is rejected", "objects are rejected")),
       null,
@@ -248,17 +248,18 @@ const HOW = { refused: "refuses connections", silent: "answers nobody" };
 function failingBackends() {
   const ready = answer("/readyz");
   if (!ready?.failing_backends?.length) return null;
-  const rows = ready.failing_backends.map(({ service, backend, frontend, protocol, how }) => [
+  const rows = ready.failing_backends.map(({ service, backend, frontend, protocol, how, at }) => [
     toService(service),
     backend,
     HOW[how] ?? how,
     `${frontend}/${protocol}`,
+    at,
   ]);
   return h(
     "section",
     {},
-    h("h2", { class: "bad" }, "Backends fail clients from outside"),
-    table("Backends that fail clients", ["service", "backend", "what it does", "clients dialled"], rows),
+    h("h2", { class: "bad" }, "Backends fail clients"),
+    table("Backends that fail clients", ["service", "backend", "what it does", "clients dialled", "last"], rows),
     ready.failing_backends_omitted > 0 && h("p", {}, `and ${ready.failing_backends_omitted} more`),
   );
 }

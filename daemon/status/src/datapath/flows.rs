@@ -3,12 +3,13 @@
 //! Invariant: plain data; each value is a copy of a record at one moment.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use holdfast_core::keys::Transport;
-use holdfast_core::op::{PortIndex, QuotaId};
+use holdfast_core::op::PortIndex;
 use holdfast_core::words;
+
+use super::backend_refusals::{BackendAnswers, BackendRefusals};
 
 /// TCP flags and ICMP errors seen from one side of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -186,10 +187,12 @@ pub struct FlowSweepProgress {
     pub snat_ports: u32,
     /// The backend with the fewest SNAT ports left, by the last pass; `None`: no client has one.
     pub fullest: Option<BackendPortUsage>,
-    /// Which backends have refused clients lately.
+    /// Which backends have refused clients from outside.
     pub backend_refusals: BackendRefusals,
-    /// Which backends have answered no client lately, by the last pass.
-    pub silent_backends: BTreeSet<BackendRefusal>,
+    /// Which backends have answered no client from outside, by the last pass.
+    pub silent_backends: BackendRefusals,
+    /// Answers of backends that had refused clients, from outside or of this node, by the last pass.
+    pub answers: BackendAnswers,
     /// Why some expired flows stay; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why the ports of other proxies are unknown; `None`: they are known.
@@ -205,16 +208,3 @@ pub struct BackendPortUsage {
     pub transport: Transport,
     pub used_ports: u32,
 }
-
-/// A frontend and the backend behind it that refused a client, or did not answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct BackendRefusal {
-    /// The number of the service's namespace.
-    pub quota: QuotaId,
-    pub frontend: SocketAddr,
-    pub transport: Transport,
-    pub backend: SocketAddr,
-}
-
-/// Refusals, each with the second of its last packet, on the programs' clock.
-pub type BackendRefusals = BTreeMap<BackendRefusal, u32>;

@@ -4,6 +4,9 @@
 
 use std::path::PathBuf;
 
+use holdfast_core::facts::Timestamp;
+
+use super::backend_refusals::RefusedConnects;
 use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
 
@@ -54,6 +57,12 @@ pub struct Status {
     pub grace_failure: Option<String>,
     /// Progress with sockets that have lost their backend; `None`: there is nothing to do.
     pub stale_sockets: Option<SocketSweepProgress>,
+    /// Which backends refused clients of this node's sockets.
+    pub refused_connects: RefusedConnects,
+    /// When this was read, in seconds on the programs' clock.
+    pub now: u32,
+    /// When the programs' clock was at 0.
+    pub booted: Timestamp,
     /// How packets are translated; `None`: they are not configured to be.
     pub packets: Option<PacketStatus>,
     /// The sweep and samples of the flow table; `None`: packets are not translated.

@@ -125,7 +125,8 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
             1,
             &[
                 "backends that fail clients",
-                "shop/web: 10.1.0.3:8080 refused clients of 192.0.2.1:30080/TCP within half a minute",
+                "shop/web: 10.1.0.3:8080 refused clients of 10.96.0.10:80/TCP, the last one at 20",
+                "shop/web: 10.1.0.3:8080 refused clients of 192.0.2.1:30080/TCP, the last one at 20",
                 "next: holdfast diagnose shop/web",
             ],
         )
@@ -146,6 +147,7 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3], targetRef: {kind: P
             "does not listen on",
             "that pod, not",
             "10.96.0.10:80/TCP, 0.0.0.0:30080",
+            "None of 0 connections",
         ]),
     ],
     ..BARE
@@ -218,7 +220,8 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
             1,
             &[
                 "backends that fail clients",
-                "shop/web: 10.1.0.2:8081 refused clients of 192.0.2.1:30080/TCP",
+                "shop/web: 10.1.0.2:8081 refused clients of 10.96.0.10:80/TCP, the last one at 20",
+                "shop/web: 10.1.0.2:8081 refused clients of 192.0.2.1:30080/TCP, the last one at 20",
                 "next: holdfast diagnose shop/web",
             ],
         )
@@ -237,6 +240,22 @@ endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
         .never(&["holdfast drain"]),
     ],
     ..BARE
+};
+
+/// Drains one of two backends that refuse everybody. The other one fails on.
+pub(super) const HALF_DRAINED: Case = Case {
+    name: "one of two dead backends is drained",
+    asks: &[
+        Ask::new(&["drain", "10.1.0.2"], 0, &["10.1.0.2"]),
+        Ask::new(
+            &["status"],
+            1,
+            &["backends that fail clients", "shop/web: 10.1.0.3:8081 refused clients of 10.96.0.10:80/TCP"],
+        )
+        .never(&["10.1.0.2:8081 refused"])
+        .on(Datapath::Kernel),
+    ],
+    ..TARGET_PORT
 };
 
 /// The process listens at 8080, and the block names 8081.
@@ -273,6 +292,27 @@ backends = [\"127.0.0.9:8081\"]
         .never(&["targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
     ],
     ..BARE
+};
+
+/// The same, where the first question is about the node. Nobody but its own processes dials the service.
+pub(super) const REFUSED_PROCESSES: Case = Case {
+    name: "a backend refuses the node's own processes",
+    asks: &[
+        Ask::new(
+            &["status"],
+            1,
+            &[
+                "backends that fail clients",
+                "static/web: 127.0.0.9:8081 refused clients of 10.96.0.10:80/TCP, the last one at 20",
+                "next: holdfast diagnose static/web",
+                "not seen backends of TCP that never answer clients of this node, and all of UDP",
+            ],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(&["status"], 0, &["not seen whether backends take the clients of this node"])
+            .on(Datapath::Memory),
+    ],
+    ..BACKEND_PORT
 };
 
 /// The selector says `wbe`, so that no controller lists a pod.

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
 use super::super::lifetime::{EXPIRY_MARGIN, lifetime_seconds};
+use super::super::refusals::flow_backend;
 use super::super::sweep::{FlowSweep, ORPHANS_MAX, RECORDS_PER_LOOK};
 use super::*;
 use crate::conntrack::foreign_connections::TranslatedConnection;
@@ -48,6 +49,26 @@ fn kernel_expired_flows_are_removed_with_their_entries_and_live_ones_stay() {
     pass(&mut sweep);
     assert_eq!(sweep.swept.ended, 12, "a second pass ends none");
     assert_eq!(bed.free(), 32 - 12, "their numbers are free again");
+}
+
+/// Of backends that refused clients from outside, and of those that refused sockets.
+#[test]
+fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
+    let bed = FlowMaps::new(8);
+    let rst = said::FLOW_RST_SEEN.0 as u8;
+    let refused = types::flow { state: OPENING, backend_flags: rst, began: NOW, ..flow(0, TCP, NOW) };
+    bed.begin(refused);
+    let mut sweep = sweep(&bed);
+    pass(&mut sweep);
+    assert_eq!(sweep.swept.backend_refusals, [(flow_backend(&refused).unwrap(), NOW)].into());
+    let opened = |n, began| types::flow { state: OPEN, backend_flags: SYN, began, ..flow(n, TCP, began) };
+    let (local, other, same) = (opened(1, NOW + 1), opened(2, NOW + 2), opened(10, NOW + 3));
+    [local, other, same].map(|it| bed.begin(it));
+    let backend = |it: &types::flow| flow_backend(it).unwrap().backend();
+    sweep.refused_locally = [backend(&local)].into();
+    pass(&mut sweep);
+    let expected = [(backend(&local), NOW + 1), (backend(&refused), NOW + 3)];
+    assert_eq!(sweep.swept.answers, expected.into());
 }
 
 #[test]

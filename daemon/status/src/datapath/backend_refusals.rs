@@ -1,0 +1,109 @@
+//! Backends that refuse clients, or never answer them.
+//!
+//! Invariant: a refusal is recent for [`REFUSAL_SECONDS`]. After that it counts until the backend is known to have
+//! answered a later client, or for [`REFUSED_SECONDS_MAX`]: a fault that nobody meets any more is not mended by that.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::Transport;
+use holdfast_core::op::QuotaId;
+
+use super::Status;
+
+/// Seconds for which a refusal is recent, so that new clients likely meet the same: longer than a sweep of the flow
+/// table takes.
+pub const REFUSAL_SECONDS: u32 = 30;
+
+/// Seconds after which a refusal is forgotten.
+pub const REFUSED_SECONDS_MAX: u32 = 300;
+
+/// A frontend and the backend behind it that refused a client, or did not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BackendRefusal {
+    /// The number of the service's namespace.
+    pub quota: QuotaId,
+    pub frontend: SocketAddr,
+    pub transport: Transport,
+    pub backend: SocketAddr,
+}
+
+impl BackendRefusal {
+    pub const fn backend(&self) -> BackendEndpoint {
+        (self.backend, self.transport)
+    }
+}
+
+/// Refusals, each with the second of its last packet, on the programs' clock.
+pub type BackendRefusals = BTreeMap<BackendRefusal, u32>;
+
+pub type BackendEndpoint = (SocketAddr, Transport);
+
+/// When the last connection began that a backend answered, on the programs' clock.
+pub type BackendAnswers = BTreeMap<BackendEndpoint, u32>;
+
+/// What refused connects of this node's own sockets show.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefusedConnects {
+    pub refusals: BackendRefusals,
+    /// Why they are not seen.
+    pub failure: Option<String>,
+}
+
+/// Whether a refusal of that second still counts. `answered`: when a later client got an answer, if that is known.
+pub fn is_refusal_current(now: u32, seen: u32, answered: Option<u32>) -> bool {
+    let age = now.saturating_sub(seen);
+    let is_mended = answered.is_some_and(|answered| answered > seen);
+    age <= REFUSAL_SECONDS || (age <= REFUSED_SECONDS_MAX && !is_mended)
+}
+
+impl Status {
+    /// The backends that refuse clients of this node's sockets, or clients from outside.
+    pub fn backend_refusals(&self) -> BackendRefusals {
+        let sweep = self.flows.as_ref().map(|flows| &flows.sweep);
+        let outside = sweep.into_iter().flat_map(|sweep| &sweep.backend_refusals);
+        let mut refusals = BackendRefusals::new();
+        for (refusal, seen) in self.refused_connects.refusals.iter().chain(outside) {
+            let answered = sweep.and_then(|sweep| sweep.answers.get(&refusal.backend())).copied();
+            if is_refusal_current(self.now, *seen, answered) {
+                let latest = refusals.entry(*refusal).or_default();
+                *latest = (*seen).max(*latest);
+            }
+        }
+        refusals
+    }
+
+    /// The time of a second of the programs' clock.
+    pub fn time_at(&self, second: u32) -> Timestamp {
+        Timestamp(self.booted.0.saturating_add(i64::from(second)))
+    }
+
+    /// Whether that second of the programs' clock is recent.
+    pub const fn is_recent(&self, seen: u32) -> bool {
+        self.now.saturating_sub(seen) <= REFUSAL_SECONDS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_counts_until_the_backend_answers_or_it_is_old() {
+        for (age, answered_after, expected) in [
+            (0, None, true),
+            (30, Some(9), true),
+            (31, Some(9), false),
+            (31, Some(0), true),
+            (31, None, true),
+            (300, None, true),
+            (301, None, false),
+        ] {
+            let (now, seen) = (1000 + age, 1000);
+            let answered = answered_after.map(|after| seen + after);
+            assert_eq!(is_refusal_current(now, seen, answered), expected, "{age} s, {answered_after:?}");
+        }
+        assert!(is_refusal_current(1031, 1000, Some(500)), "an answer of before");
+    }
+}
