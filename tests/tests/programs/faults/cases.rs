@@ -315,6 +315,7 @@ spec: {containers: [{name: web, image: web}]}
         )
         .never(&["(likely)", "findings on pods"]),
     ],
+    more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
     ..BARE
 };
 
@@ -550,7 +551,7 @@ endpoints: [{addresses: [10.1.0.2]}]
     asks: &[
         Ask::new(
             &["explain", "203.0.113.10:80", "--from", "10.2.0.2"],
-            0,
+            1,
             &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
         )
         .on(Datapath::Kernel),
@@ -617,6 +618,7 @@ endpoints:
         )
         .never(&["findings on pods", "(likely)", "warning probe.backend", "new connections fail"]),
     ],
+    more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
     ..BARE
 };
 
@@ -651,6 +653,7 @@ pub(super) const APISERVER: Case = Case {
         )
         .never(&["Not looked at: ", "unknown 2"]),
     ],
+    more: &[Ask::new(&["apiserver"], 1, &["failed"])],
     ..BARE
 };
 
