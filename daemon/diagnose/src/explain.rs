@@ -86,6 +86,8 @@ pub struct ExplainedService<'a> {
     pub sentence: String,
     /// The state of its load balancer; null: it has none.
     pub load_balancer: Option<LoadBalancer<'a>>,
+    /// The client addresses that the load balancer is for; empty: all.
+    pub source_ranges: Vec<&'a str>,
     pub frontends: Vec<FrontendRow<'a>>,
     pub desired: DesiredState<'a>,
     pub rejected: Vec<RejectedUpdate<'a>>,
@@ -467,6 +469,7 @@ fn explain_service<'a>(
             |it| sentence::describe_frontend(view, it, snapshot),
         ),
         load_balancer: LoadBalancer::from_view(view, snapshot.clock()),
+        source_ranges: view.facts.iter().flat_map(|facts| &facts.source_ranges).map(|it| &**it).collect(),
         frontends: subject.frontends().map(row).collect(),
         desired: DesiredState::from_view(view, policy),
         rejected: RejectedUpdate::list_for_view(snapshot, view),

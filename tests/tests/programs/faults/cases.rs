@@ -552,18 +552,27 @@ endpoints: [{addresses: [10.1.0.2]}]
         Ask::new(
             &["explain", "203.0.113.10:80", "--from", "10.2.0.2"],
             1,
-            &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
+            &[
+                "10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)",
+                "Cause and remedy: holdfast diagnose shop/web --client 10.2.0.2",
+                "Source ranges: the load balancer is for clients of 198.51.100.0/24 alone",
+                " packets, the last of 10.2.0.2:",
+                "): not in loadBalancerSourceRanges",
+            ],
         )
+        .never(&["(source)", "Clients fail nonetheless?", "tries several times"])
         .on(Datapath::Kernel),
         Ask::new(
             &["diagnose", "shop/web", "--client", "10.2.0.2"],
-            3,
+            1,
             &[
-                "10.2.0.2 is in none of the source ranges",
-                "Next (disruptive): If the client is to come in, add a range to loadBalancerSourceRanges",
+                "10.2.0.2 is in none of the source ranges (198.51.100.0/24)",
+                "Next: Ask whether the client is meant to come in",
+                "remedy (DISRUPTIVE): If it is, add a range that has it to `loadBalancerSourceRanges` of Service shop/web in \
+                 shop.yaml (now 198.51.100.0/24)",
             ],
         )
-        .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges"]),
+        .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges", "error "]),
     ],
     more: &[
         // It is meant, so it makes no status bad.
@@ -578,6 +587,30 @@ endpoints: [{addresses: [10.1.0.2]}]
             ],
         )
         .on(Datapath::Kernel),
+        Ask::new(
+            DIAGNOSE,
+            1,
+            &[
+                " packets of 1 client outside were dropped, the last ",
+                "10.2.0.2 is not in loadBalancerSourceRanges.",
+                "Next: Ask whether the client is meant to come in",
+                "of Service shop/web in shop.yaml (now 198.51.100.0/24)",
+            ],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(
+            &["explain", "203.0.113.10:80"],
+            0,
+            &["Source ranges: the load balancer is for clients of 198.51.100.0/24 alone"],
+        ),
+        Ask::new(
+            &["explain", "203.0.113.10:80", "--client", "10.2.0.2"],
+            1,
+            &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(&["diagnose", "shop/web", "--from", "10.2.0.2"], 1, &["10.2.0.2 is in none of the source ranges"]),
+        Ask::new(&["refusals"], 0, &["not in loadBalancerSourceRanges"]).on(Datapath::Kernel),
     ],
     ..BARE
 };
