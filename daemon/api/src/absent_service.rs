@@ -4,11 +4,9 @@
 //! meant; JSON stays an empty list, and the exit code of the command line says it in every format.
 
 use axum::http::StatusCode;
-use axum::http::header::{HeaderName, HeaderValue};
 use axum::response::Response;
 use holdfast_diagnose::NO_SERVICE_EXIT;
 use holdfast_diagnose::explain::describe_absence;
-use holdfast_evidence::diagnose::EXIT_HEADER;
 use holdfast_evidence::explain::gather_obstacles;
 
 use super::form::Form;
@@ -35,8 +33,6 @@ pub(super) fn answer_known(
 }
 
 /// The answer with the exit code for a service that does not exist.
-pub(super) fn with_exit(mut response: Response) -> Response {
-    let exit = HeaderValue::from(u16::from(NO_SERVICE_EXIT));
-    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), exit);
-    response
+pub(super) fn with_exit(response: Response) -> Response {
+    response::with_exit(response, NO_SERVICE_EXIT)
 }

@@ -28,7 +28,7 @@ pub(super) async fn explain(visit: RequestContext, query: Query, form: Form) -> 
     });
     match query.filter.service {
         Some(_) if walk.is_not_found() => absent_service::with_exit(response),
-        Some(_) | None => response,
+        Some(_) | None => response::with_finding(response, walk.has_problem(&explanation)),
     }
 }
 

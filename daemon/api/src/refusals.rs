@@ -141,7 +141,7 @@ impl<'a> RefusalRow<'a> {
         match self.cause.0 {
             Cause::NoBackend => cells.put_optional(self.reason),
             Cause::Source | Cause::Flows | Cause::Ports | Cause::Address | Cause::NoSuchPort => {
-                cells.put(self.cause);
+                cells.put(self.cause.0.describe());
             }
         }
         cells.put(self.count);

@@ -4,14 +4,29 @@
 //! knows both, renders it.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use holdfast_evidence::diagnose::EXIT_HEADER;
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
 use super::hint::{Hint, HintStyle};
 use holdfast_agent::readings::Readings;
+
+/// The exit code of a command whose answer reports a problem.
+const FINDING_EXIT: u8 = 1;
+
+/// The answer with an exit code for the command line.
+pub(super) fn with_exit(mut response: Response, exit: u8) -> Response {
+    response.headers_mut().insert(HeaderName::from_static(EXIT_HEADER), HeaderValue::from(u16::from(exit)));
+    response
+}
+
+/// The answer with the exit code that says whether it reports a problem.
+pub(super) fn with_finding(response: Response, has_problem: bool) -> Response {
+    if has_problem { with_exit(response, FINDING_EXIT) } else { response }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ApiError {

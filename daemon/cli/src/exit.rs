@@ -63,12 +63,30 @@ pub(super) const MEANINGS: [(Exit, &str); 8] = [
 
 /// All codes, below the list of commands.
 pub(super) fn describe_all() -> String {
-    MEANINGS.iter().fold("Exit codes:".to_owned(), |mut text, (exit, meaning)| {
+    let codes = MEANINGS.iter().fold("Exit codes:".to_owned(), |mut text, (exit, meaning)| {
         // Writing to a String cannot fail.
         let _ = write!(text, "\n  {:<3} {meaning}", exit.code());
         text
-    })
+    });
+    format!("{codes}\n{JUDGES}")
 }
+
+/// Which commands judge, so that their exit code says whether all is well.
+pub(super) const JUDGES: &str = "status, explain, diagnose, verify, health, apiserver and datapath judge what they show. \
+                                 Tables list, and end with 0 whatever stands in them.";
+
+pub(super) const STATUS: &str =
+    "Exit code: 0 all is well, 1 something is not, 2 the daemon cannot be reached";
+
+pub(super) const EXPLAIN: &str = "Exit code: 0 clients are served, 1 clients of what was asked about are not, 2 the \
+                                  daemon cannot be reached, 4 no such service. Without an argument, 1 only for what \
+                                  nobody asked for, as in status";
+
+pub(super) const APISERVER: &str =
+    "Exit code: 0 the apiserver is heard, 1 it is not, 2 the daemon cannot be reached";
+
+pub(super) const DATAPATH: &str =
+    "Exit code: 0 programs and maps are as they should be, 1 they are not, 2 the daemon cannot be reached";
 
 pub(super) const DIAGNOSE: &str = "Exit code: 0 all is well, 1 warnings, 2 the daemon cannot be reached, 3 errors, \
                                    4 no such Service, 5 nothing found and something could not be checked";

@@ -121,7 +121,7 @@ pub struct ExplainArgs {
     #[arg(value_hint = ValueHint::Other)]
     pub(super) what: Option<String>,
     /// Trace the first packet of this client at the address, step by step; nothing is sent
-    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", requires = "what")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", visible_alias = "client", requires = "what")]
     pub(super) from: Option<String>,
     /// By UDP, like `/UDP` after the address
     #[arg(long, requires = "what")]
@@ -144,7 +144,7 @@ pub struct DiagnoseArgs {
     #[arg(long, value_hint = ValueHint::Other, value_name = "PATH", conflicts_with = "no_probe", requires = "service")]
     pub(super) http: Option<String>,
     /// A client that does not reach the service: show what it would get at each frontend; nothing is sent
-    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", requires = "service")]
+    #[arg(long, value_hint = ValueHint::Other, value_name = "IP", visible_alias = "from", requires = "service")]
     pub(super) client: Option<String>,
     /// How far back a change counts as recent, such as `15m`, `2h`, `1d` [default: 1h]
     #[arg(long, value_hint = ValueHint::Other, value_name = "TIME")]

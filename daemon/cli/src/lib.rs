@@ -130,6 +130,7 @@ pub struct Run {
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum ClientCommand {
     /// Is all well? One screen, which ends with 1 if not; it dials no backend
+    #[command(after_help = exit::STATUS)]
     Status,
     /// All services live on a terminal, the worst first: type to filter, arrows to sort and select, `q` to quit
     Top,
@@ -140,6 +141,7 @@ pub enum ClientCommand {
     /// Every known service, and rejected objects
     Services(TableArgs<Services>),
     /// What does a client get at a service or an address, and why? By the table; nothing is dialled
+    #[command(after_help = exit::EXPLAIN)]
     Explain(ExplainArgs),
     /// What is wrong with a service, and what to do next? Dials its backends; `-o wide` also shows passed checks
     #[command(after_help = exit::DIAGNOSE)]
@@ -164,8 +166,10 @@ pub enum ClientCommand {
     /// Every change and every event as it happens, until interrupted
     Watch(Filters<Watch>),
     /// Programs and maps in the kernel, and how full the maps are
+    #[command(after_help = exit::DATAPATH)]
     Datapath,
     /// The apiserver in use, why that one, and the errors of the others
+    #[command(after_help = exit::APISERVER)]
     Apiserver {
         /// The action [default: show it]
         #[command(subcommand)]
@@ -342,7 +346,10 @@ impl Cli {
             ClientCommand::Watch(filter) => {
                 watch::run_watch(client, &build_path("/watch?", &filter.values), self.form(), fit, err)
             }
-            ClientCommand::Datapath => self.query_table(client, "datapath", &[], fit),
+            ClientCommand::Datapath => {
+                let exit = self.query_table(client, "datapath", &[], fit)?;
+                Ok(if status::has_datapath_faults(client)? { Exit::Finding } else { exit })
+            }
             ClientCommand::Apiserver { action: None } => self.query_table(client, "apiserver", &[], fit),
             ClientCommand::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(client, *address, fit)

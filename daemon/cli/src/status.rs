@@ -249,6 +249,12 @@ pub(super) fn to_json(answer: &impl Serialize) -> Result<String, ClientError> {
     serde_json::to_string_pretty(answer).map_err(|error| ClientError::Broken(error.into()))
 }
 
+/// Whether programs or maps in the kernel have a fault.
+pub(super) fn has_datapath_faults(client: &Client) -> Result<bool, ClientError> {
+    let datapath: Datapath = query_json(client, "/datapath?format=json")?;
+    Ok(!datapath.faults().is_empty())
+}
+
 /// Queries the API. A 503 is an answer too, because it has the reason.
 pub(super) fn query_json<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
     let mut answer = client.get(path)?;

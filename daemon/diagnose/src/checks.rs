@@ -168,7 +168,7 @@ pub(super) static ALL: &[Check] = &[
     new_check("policy.local-draining", Group::Policy, &[Table], policy::check_local_draining),
     new_check("policy.topology", Group::Policy, &[Watch, Table, Service], policy::check_topology),
     new_check("policy.affinity", Group::Policy, &[Watch], policy::check_affinity),
-    new_check("policy.source-ranges", Group::Policy, &[Watch], policy::check_source_ranges),
+    new_check("policy.source-ranges", Group::Policy, &[Watch, Table], policy::check_source_ranges),
     new_check("policy.publish-not-ready", Group::Policy, &[Service], policy::check_publish_not_ready),
     new_check("lb.state", Group::Balancer, &[Watch, Table, Leases, Events], balancer::check_state),
     new_check(
@@ -245,7 +245,7 @@ pub(super) static ALL: &[Check] = &[
     new_check("view.drift", Group::Views, &[Table], views::check_drift),
     new_check("hold.state", Group::Views, &[Table], views::check_hold),
     new_check("verdict", Group::Views, &[Watch, Table], views::check_verdict),
-    new_check("lookup", Group::Views, &[Kernel], paths::check_lookup),
+    new_check("lookup", Group::Views, &[Watch, Kernel], paths::check_lookup),
     new_check("flows.stale", Group::Views, &[Table, Flows], paths::check_stale),
     new_check("flows.refused", Group::Views, &[Table, Flows], paths::check_refused),
     new_check("flows.room", Group::Views, &[Watch, Table, Kernel], capacity::check_capacity),

@@ -22,6 +22,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::health::Health;
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::op::FrontendEntry;
@@ -85,6 +86,8 @@ pub struct ExplainedService<'a> {
     pub sentence: String,
     /// The state of its load balancer; null: it has none.
     pub load_balancer: Option<LoadBalancer<'a>>,
+    /// The client addresses that the load balancer is for; empty: all.
+    pub source_ranges: Vec<&'a str>,
     pub frontends: Vec<FrontendRow<'a>>,
     pub desired: DesiredState<'a>,
     pub rejected: Vec<RejectedUpdate<'a>>,
@@ -253,6 +256,34 @@ impl ResolvedQuery {
 }
 
 impl ResolvedQuery {
+    /// Whether the answer reports a problem: the client of the query is kept out, clients of what was asked about fail,
+    /// or the maps differ from what they should hold. Without a query, only an outage counts, as in `status`.
+    pub fn has_problem(&self, answer: &Explanation<'_>) -> bool {
+        if let Some(packet) = &answer.packet {
+            return matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
+        }
+        let is_asked = self.query != ExplainQuery::Trouble;
+        let fails = |view: &ServiceView, it: &FrontendView| match view.frontend_health(it) {
+            Health::Outage => true,
+            Health::Intended => is_asked && matches!(it.verdict, Verdict::Refusing | Verdict::Dropping),
+            Health::Well | Health::Degraded => false,
+        };
+        let differs = |it: &FrontendRow<'_>| it.applied.matches == Some(false);
+        // A health check port belongs to the service, and to none of its addresses.
+        let is_service = matches!(self.query, ExplainQuery::Service(_) | ExplainQuery::Trouble);
+        let is_bad = |it: &ExplainedService<'_>| {
+            is_service && !it.closed_ports.is_empty() || it.frontends.iter().any(differs)
+        };
+        let fails =
+            |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
+        let failed: Vec<bool> = self.subjects.iter().flat_map(fails).collect();
+        match self.found {
+            // Whoever asks about a backend asks whether clients get there by any address.
+            QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
+            _ => answer.services.iter().any(is_bad) || failed.contains(&true),
+        }
+    }
+
     /// Records about a missing target. They say why it went.
     fn past_records(&self, given: &ExplainEvidence) -> Vec<Record> {
         match &self.query {
@@ -438,6 +469,7 @@ fn explain_service<'a>(
             |it| sentence::describe_frontend(view, it, snapshot),
         ),
         load_balancer: LoadBalancer::from_view(view, snapshot.clock()),
+        source_ranges: view.facts.iter().flat_map(|facts| &facts.source_ranges).map(|it| &**it).collect(),
         frontends: subject.frontends().map(row).collect(),
         desired: DesiredState::from_view(view, policy),
         rejected: RejectedUpdate::list_for_view(snapshot, view),

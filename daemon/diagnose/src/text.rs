@@ -171,22 +171,25 @@ fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize, all: bo
     push_line(out, &format!("  {}; exit {}", describe_counts(it, unanswered), it.exit));
 }
 
-/// How many findings there are of each state. Errors that follow from another finding are no faults of their own.
+/// How many findings there are of each state. Those that follow from another one are no faults of their own.
 fn describe_counts(it: &Diagnosis<'_>, unanswered: usize) -> String {
     let n = &it.counts;
-    let is_consequence = |row: &&FindingRow<'_>| row.state.0 == State::Error && row.explained_by.is_some();
-    let note = |number: usize, text: &str| match number {
+    let count_consequences = |state: State| {
+        it.findings.iter().filter(|row| row.state.0 == state && row.explained_by.is_some()).count()
+    };
+    let note = |number: usize| match number {
         0 => String::new(),
-        _ => format!(" ({number} {text})"),
+        _ => format!(" ({number} because of another finding)"),
     };
     format!(
-        "{}{}, {}, {} info, {} unknown{}, {} ok, {} skipped",
+        "{}{}, {}{}, {} info, {} unknown{}, {} ok, {} skipped",
         format_count(n.error, "error"),
-        note(it.findings.iter().filter(is_consequence).count(), "because of another finding"),
+        note(count_consequences(State::Error)),
         format_count(n.warning, "warning"),
+        note(count_consequences(State::Warning)),
         n.info,
         n.unknown,
-        note(unanswered, "because of another finding"),
+        note(unanswered),
         n.ok,
         n.skipped
     )

@@ -235,7 +235,8 @@ impl<'a> Daemon<'a> {
         let said = String::from_utf8_lossy(&[output.stdout.clone(), output.stderr].concat()).into_owned();
         let wrong = || BedError::Unexpected { who: "the daemon".to_owned(), said };
         match output.status.code() {
-            Some(0 | 4) => serde_json::from_slice(&output.stdout).map_err(|_| wrong()),
+            // An answer that reports a problem is an answer.
+            Some(0 | 1 | 4) => serde_json::from_slice(&output.stdout).map_err(|_| wrong()),
             _ => Err(wrong()),
         }
     }

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
-    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Packet, PacketShare,
-    RefusalRow, SliceRef,
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Outcome, Packet,
+    PacketShare, RefusalRow, SliceRef,
 };
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
@@ -17,7 +17,7 @@ pub(super) fn write(explanation: &Explanation<'_>) -> String {
         write_packet(&mut out, packet);
     }
     for service in &explanation.services {
-        write_service(&mut out, service);
+        write_service(&mut out, service, explanation.packet.as_ref());
     }
     if !explanation.near.is_empty() {
         push_heading(&mut out, "Near it:");
@@ -82,18 +82,22 @@ fn share_line(it: &PacketShare) -> String {
     format!("{:.1} % {}{node}{draining}, {seen}", it.share * 100.0, it.backend)
 }
 
-fn write_service(out: &mut String, it: &ExplainedService<'_>) {
+fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Packet>) {
     // A service with frontends has its verdicts; `served` beside a refusing one reads as a contradiction.
     let state = match it.state.0 {
         ServiceState::Served => String::new(),
         state => format!(", {}", state.as_str()),
     };
     push_heading(out, &format!("Service {} ({}{state})", it.service, it.source));
-    if let Some(line) = describe_next_command(it) {
+    if let Some(line) = describe_next_command(it, packet) {
         push_line(out, 1, &line);
     }
     if let Some(balancer) = &it.load_balancer {
         push_line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
+    }
+    if !it.source_ranges.is_empty() {
+        let ranges = it.source_ranges.join(", ");
+        push_line(out, 1, &format!("Source ranges: the load balancer is for clients of {ranges} alone"));
     }
     for closed in &it.closed_ports {
         push_line(out, 1, &format!("Health check port {closed}"));
@@ -137,7 +141,10 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>) {
 }
 
 /// The command that finds the cause and the remedy: an explanation tries no backend and asks no apiserver.
-fn describe_next_command(it: &ExplainedService<'_>) -> Option<String> {
+fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> Option<String> {
+    if let Some(lost) = packet.filter(|it| matches!(it.outcome.0, Outcome::Refused | Outcome::Dropped)) {
+        return Some(format!("Cause and remedy: holdfast diagnose {} --client {}", it.service, lost.from));
+    }
     let is_served = |frontend: &FrontendRow<'_>| {
         matches!(frontend.verdict.0, Verdict::Serving | Verdict::Bypassed) && frontend.error.is_none()
     };
@@ -187,11 +194,12 @@ fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
         }
         ports.push(port);
         let port = if it.port_name.is_empty() { String::new() } else { format!(" at port {}", it.port_name) };
-        // A kernel sends a dropped SYN again: several of these may be one client.
-        let again = if dropped > 0 { " (one client that is dropped tries several times)" } else { "" };
+        // A kernel sends a dropped SYN again.
+        let again = if dropped > 0 { " (one connect may be several packets)" } else { "" };
+        let packets = if dropped == 1 { "packet" } else { "packets" };
         lines.push(format!(
             "Tries so far{port} ({}, all frontends together): {connects} sent to a backend (whether it took them is \
-             not seen here), {refused} refused by holdfast, {dropped} dropped by holdfast{again}",
+             not seen here), {refused} refused by holdfast, {dropped} {packets} dropped by holdfast{again}",
             it.protocol
         ));
     }
@@ -266,12 +274,14 @@ fn describe_version(object: &ObjectRef<'_>) -> String {
 }
 
 fn refused_line(it: &RefusalRow) -> String {
-    let times = if it.count == 1 { String::new() } else { format!(" {} times", it.count) };
+    let (one, several) = if it.source.is_some() { ("packet", "packets") } else { ("try", "tries") };
+    let unit = if it.count == 1 { one } else { several };
     let who = match &it.source {
-        Some(source) => format!("a packet from {source} ({})", it.cause),
+        Some(source) => source.clone(),
         None => format!("pid {} ({})", it.pid, it.comm),
     };
-    format!("{} {}{times}: {who}, last at {}", it.frontend, it.verdict, it.time)
+    let why = it.cause.0.describe();
+    format!("{} {} {} {unit}, the last of {who} at {}: {why}", it.frontend, it.verdict, it.count, it.time)
 }
 
 fn endpoint_line(it: &EndpointRow<'_>) -> String {

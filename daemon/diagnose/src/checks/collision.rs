@@ -75,7 +75,7 @@ fn find_view<'a>(case: &'a Case<'_>, key: &ServiceKey) -> Option<&'a ServiceView
     case.table().services.find_by_name(&key.name).find(|view| view.key == *key).map(|view| &**view)
 }
 
-/// Where an object claims an address: the field, and the file if it comes from one.
+/// Where an object claims an address.
 fn describe_place(view: &ServiceView, kind: FrontendType) -> String {
     let field = match (view.key.source, kind) {
         (Source::Config, _) => "`frontends`",
@@ -85,6 +85,11 @@ fn describe_place(view: &ServiceView, kind: FrontendType) -> String {
         (_, FrontendType::ClusterSetIp) => "`spec.ips`",
         (_, _) => "`spec.clusterIP`",
     };
+    format!("{field} of {}", describe_object(view))
+}
+
+/// The object of a service, and its file if it comes from one.
+pub(super) fn describe_object(view: &ServiceView) -> String {
     let object = match view.key.source {
         Source::Config => format!("the [[service]] block `{}`", view.key.name.name()),
         Source::ClusterSet => format!("ServiceImport {}", view.key.name),
@@ -94,7 +99,7 @@ fn describe_place(view: &ServiceView, kind: FrontendType) -> String {
     let origin = view.facts.as_deref().and_then(|facts| facts.meta.origin.as_deref());
     let origin = origin.filter(|_| !view.key.source.is_tenant_writable());
     let file = origin.map(|origin| format!(" in {}", clean(origin))).unwrap_or_default();
-    format!("{field} of {object}{file}")
+    format!("{object}{file}")
 }
 
 /// Services that claim, without getting it, an address of this one or one that its node ports or cluster IPs cover.

@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use holdfast_core::keys::{Protocol, Transport};
 use serde_json::json;
 
+use super::policy::is_kept_out;
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{ClientTrace, Flows, ObservedFlow};
@@ -25,7 +26,7 @@ pub(super) fn check_lookup(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("It has no frontend of that family here.");
     };
     let judgement = if let Some(lost) = of(&[Outcome::Refused, Outcome::Dropped]).next() {
-        Judgement::error(&lost.sentence).remedies(build_remedies(case, lost))
+        judge_lost_client(case, lost)
     } else if let Some(unread) = of(&[Outcome::Unknown]).next() {
         Judgement::unknown(&unread.sentence)
     } else if let Some(passed) = of(&[Outcome::Passed]).next() {
@@ -39,6 +40,17 @@ pub(super) fn check_lookup(case: &Case<'_>) -> Judgement {
     let lookups = all.iter().map(|it| json!({ "frontend": it.frontend.to_string(), "outcome": it.outcome.as_str(),
                                            "backends": it.backends.iter().take(NAMED_MAX).collect::<Vec<_>>() }));
     judgement.with("lookups", lookups.collect::<Vec<_>>()).with("first", &*first.sentence)
+}
+
+/// A client that the source ranges keep out is lost on purpose, as far as anybody knows.
+fn judge_lost_client(case: &Case<'_>, lost: &ClientTrace) -> Judgement {
+    let is_meant = lost.outcome == Outcome::Dropped
+        && case.scope().client.is_some_and(|client| is_kept_out(case, client));
+    let judgement = match is_meant {
+        true => Judgement::warning(&lost.sentence),
+        false => Judgement::error(&lost.sentence),
+    };
+    judgement.remedies(build_remedies(case, lost))
 }
 
 /// Remedies for a lost client. `explain` comes first, because it shows each step.

@@ -15,6 +15,7 @@ use holdfast_core::snapshot::{PortView, UnusedReason, Verdict};
 use holdfast_core::source_ranges::SourceRange;
 use serde_json::json;
 
+use super::collision::describe_object;
 use crate::case::{Case, judge_unavailable};
 use crate::command::Command;
 use crate::finding::{Judgement, Remedy};
@@ -156,11 +157,26 @@ pub(super) fn check_affinity(case: &Case<'_>) -> Judgement {
         .with("seconds", seconds)
 }
 
-/// The remedy for a client that no source range has.
-pub(super) fn admit_remedy() -> Remedy {
-    Remedy::disruptive(
-        "If the client is to come in, add a range to loadBalancerSourceRanges that has it: that changes who gets in.",
-    )
+/// What to do about clients that no source range has. It may be meant, so the owner is asked first.
+pub(super) fn build_admission_remedies(case: &Case<'_>) -> Vec<Remedy> {
+    let ask = "Ask whether the client is meant to come in, and whether that address is its own: a NAT on the way shows \
+               another one.";
+    let object = case.view().map_or_else(|| format!("Service {}", case.name()), describe_object);
+    let ranges = case.facts().map(|facts| join_names(&facts.source_ranges)).unwrap_or_default();
+    let admit = format!(
+        "If it is, add a range that has it to `loadBalancerSourceRanges` of {object} (now {ranges}): that changes who \
+         gets in."
+    );
+    vec![Remedy::safe(ask), Remedy::disruptive(admit)]
+}
+
+/// Whether the source ranges keep this client out of the load balancer's addresses.
+pub(super) fn is_kept_out(case: &Case<'_>, client: IpAddr) -> bool {
+    let ranges = case.facts().into_iter().flat_map(|facts| &facts.source_ranges);
+    let ranges = ranges.filter_map(|text| SourceRange::parse(text));
+    let of_family: Vec<SourceRange> =
+        ranges.filter(|range| range.family() == Family::from_address(client)).collect();
+    case.is_load_balancer() && !of_family.is_empty() && !of_family.iter().any(|range| range.contains(client))
 }
 
 pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
@@ -178,20 +194,13 @@ pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
             ),
         );
     }
-    let of_family = |client: IpAddr| {
-        read.iter().flatten().filter(move |range| range.family() == Family::from_address(client))
-    };
-    let kept_out = |client: &IpAddr| {
-        case.is_load_balancer()
-            && of_family(*client).count() > 0
-            && !of_family(*client).any(|range| range.contains(*client))
-    };
-    if let Some(client) = case.scope().client.filter(kept_out) {
-        return Judgement::error(format!(
-            "{client} is in none of the source ranges: its packets to the load balancer's addresses are dropped."
+    if let Some(client) = case.scope().client.filter(|client| is_kept_out(case, *client)) {
+        return Judgement::warning(format!(
+            "{client} is in none of the source ranges ({}): its packets to the load balancer's addresses are dropped.",
+            join_names(&facts.source_ranges)
         ))
         .with("client", client.to_string())
-        .remedy(admit_remedy());
+        .remedies(build_admission_remedies(case));
     }
     let ranged: BTreeSet<Family> =
         read.iter().flatten().map(|range| Family::from_address(range.address())).collect();

@@ -10,7 +10,7 @@ use holdfast_core::snapshot::FrontendView;
 use holdfast_status::datapath::Denial;
 use serde_json::json;
 
-use super::policy::admit_remedy;
+use super::policy::build_admission_remedies;
 use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
@@ -68,7 +68,7 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
     judgement
         .with("clients", all.len())
         .with("latest", to_json(&all))
-        .remedies(build_remedies(&unserved, &kept_out))
+        .remedies(build_remedies(case, &unserved, &kept_out))
 }
 
 fn describe_attempts(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
@@ -92,12 +92,16 @@ fn describe_unserved(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
 
 fn describe_excluded(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {
     let sources = denied.iter().filter_map(|it| it.refusal.arrival.map(|arrival| arrival.source.ip()));
-    let verb = if denied.len() == 1 { "was" } else { "were" };
+    let packets: u64 = denied.iter().map(|it| it.count).sum();
+    let last = denied.iter().map(|it| case.age(it.last)).min().unwrap_or_default();
+    let unit = if packets == 1 { "packet" } else { "packets" };
     format!(
-        "{} outside {verb} dropped {}, because loadBalancerSourceRanges do not cover {}",
+        "{packets} {unit} of {} outside {verb} dropped, the last {} ago: {} {is} not in loadBalancerSourceRanges",
         format_count(denied.len(), "client"),
-        describe_attempts(case, denied),
-        join_names(sources)
+        format_duration(last),
+        join_names(sources),
+        is = if denied.len() == 1 { "is" } else { "are" },
+        verb = if packets == 1 { "was" } else { "were" },
     )
 }
 
@@ -110,7 +114,11 @@ fn describe_unknown_ports(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> Str
     )
 }
 
-fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient>]) -> Vec<Remedy> {
+fn build_remedies(
+    case: &Case<'_>,
+    unserved: &[&Arc<DeniedClient>],
+    kept_out: &[&Arc<DeniedClient>],
+) -> Vec<Remedy> {
     let show = Command::from_words(&["holdfast", "refusals"].map(CommandWord::Literal));
     let mut remedies = Vec::new();
     if !unserved.is_empty() {
@@ -119,7 +127,7 @@ fn build_remedies(unserved: &[&Arc<DeniedClient>], kept_out: &[&Arc<DeniedClient
         );
     }
     if !kept_out.is_empty() {
-        remedies.push(admit_remedy());
+        remedies.extend(build_admission_remedies(case));
     }
     remedies
 }

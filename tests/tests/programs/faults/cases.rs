@@ -355,6 +355,7 @@ spec: {containers: [{name: web, image: web}]}
         )
         .never(&["(likely)", "findings on pods"]),
     ],
+    more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
     ..BARE
 };
 
@@ -623,19 +624,28 @@ endpoints: [{addresses: [10.1.0.2]}]
     asks: &[
         Ask::new(
             &["explain", "203.0.113.10:80", "--from", "10.2.0.2"],
-            0,
-            &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
+            1,
+            &[
+                "10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)",
+                "Cause and remedy: holdfast diagnose shop/web --client 10.2.0.2",
+                "Source ranges: the load balancer is for clients of 198.51.100.0/24 alone",
+                " packets, the last of 10.2.0.2:",
+                "): not in loadBalancerSourceRanges",
+            ],
         )
+        .never(&["(source)", "Clients fail nonetheless?", "tries several times"])
         .on(Datapath::Kernel),
         Ask::new(
             &["diagnose", "shop/web", "--client", "10.2.0.2"],
-            3,
+            1,
             &[
-                "10.2.0.2 is in none of the source ranges",
-                "Next (disruptive): If the client is to come in, add a range to loadBalancerSourceRanges",
+                "10.2.0.2 is in none of the source ranges (198.51.100.0/24)",
+                "Next: Ask whether the client is meant to come in",
+                "remedy (DISRUPTIVE): If it is, add a range that has it to `loadBalancerSourceRanges` of Service shop/web in \
+                 shop.yaml (now 198.51.100.0/24)",
             ],
         )
-        .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges"]),
+        .never(&["remedy (safe): If the client is to come in", "add them to loadBalancerSourceRanges", "error "]),
     ],
     more: &[
         // It is meant, so it makes no status bad.
@@ -650,6 +660,30 @@ endpoints: [{addresses: [10.1.0.2]}]
             ],
         )
         .on(Datapath::Kernel),
+        Ask::new(
+            DIAGNOSE,
+            1,
+            &[
+                " packets of 1 client outside were dropped, the last ",
+                "10.2.0.2 is not in loadBalancerSourceRanges.",
+                "Next: Ask whether the client is meant to come in",
+                "of Service shop/web in shop.yaml (now 198.51.100.0/24)",
+            ],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(
+            &["explain", "203.0.113.10:80"],
+            0,
+            &["Source ranges: the load balancer is for clients of 198.51.100.0/24 alone"],
+        ),
+        Ask::new(
+            &["explain", "203.0.113.10:80", "--client", "10.2.0.2"],
+            1,
+            &["10.2.0.2 is in none of the loadBalancerSourceRanges of shop/web (198.51.100.0/24)"],
+        )
+        .on(Datapath::Kernel),
+        Ask::new(&["diagnose", "shop/web", "--from", "10.2.0.2"], 1, &["10.2.0.2 is in none of the source ranges"]),
+        Ask::new(&["refusals"], 0, &["not in loadBalancerSourceRanges"]).on(Datapath::Kernel),
     ],
     ..BARE
 };
@@ -690,6 +724,7 @@ endpoints:
         )
         .never(&["findings on pods", "(likely)", "warning probe.backend", "new connections fail"]),
     ],
+    more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
     ..BARE
 };
 
@@ -726,6 +761,7 @@ pub(super) const APISERVER: Case = Case {
         )
         .never(&["Not looked at: ", "unknown 2"]),
     ],
+    more: &[Ask::new(&["apiserver"], 1, &["failed"])],
     ..BARE
 };
 
