@@ -48,8 +48,8 @@ fn log_rejection(rejection: &Rejection, quota: &mut LineLimit, now: Duration) {
         (Some(_), true) => {
             tracing::warn!(service, %object, reason, origin, unsaid, "object waits for admission");
         }
-        (Some(_), false) if matches!(object, ObjectKey::Kind(..)) => {
-            tracing::warn!(%object, origin, unsaid, "objects of a kind that is not read are ignored");
+        (Some(_), false) if rejection.is_ignored_kind() => {
+            tracing::info!(%object, origin, unsaid, "objects of a kind that is not read are ignored");
         }
         (Some(_), false) => {
             say!(warn, messages::OBJECT_NOT_UNDERSTOOD, service, %object, reason, origin, unsaid);

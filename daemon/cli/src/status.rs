@@ -48,6 +48,9 @@ const UNSEEN: &str = "backends of TCP that never answer clients of this node, an
 const UNSEEN_CONNECTS: &str =
     "whether backends take the clients of this node: holdfast diagnose SERVICE dials them";
 
+/// The word for a whole kind among rejected objects.
+const IGNORED_KIND: &str = "Kind";
+
 /// The most lines of one section, so that all sections fit on a screen.
 const LINES_MAX: usize = 10;
 
@@ -301,7 +304,8 @@ impl Status {
         let errors = list_errors(&services);
         let unserved = services.iter().filter_map(NotServing::from_service);
         let (held, not_serving): (Vec<_>, Vec<_>) = unserved.partition(|it| it.verdict == "held");
-        let is_served = faults.is_empty() && errors.is_empty() && rejected.is_empty();
+        let is_served =
+            faults.is_empty() && errors.is_empty() && rejected.iter().all(RejectedObject::is_ignored_kind);
         let are_clients_served = !not_serving.iter().any(NotServing::is_outage);
         let nothing_configured = totals.services == 0 && readiness.has_only_blocks();
         let is_informed = !nothing_configured && !apiserver.is_away();
@@ -414,12 +418,11 @@ impl Status {
         }
         self.write_services(out)?;
         write_section(out, "errors", self.errors.iter().map(FailedService::describe_state), 0)?;
-        write_section(
-            out,
-            "rejected",
-            self.rejected.iter().map(RejectedObject::describe_state),
-            self.rejected_dropped,
-        )?;
+        let (ignored, rejected): (Vec<_>, Vec<_>) = self.rejected.iter().partition(|it| it.is_ignored_kind());
+        let rejected = rejected.into_iter().map(RejectedObject::describe_state);
+        write_section(out, "rejected", rejected, self.rejected_dropped)?;
+        let ignored = ignored.into_iter().map(RejectedObject::describe_ignored_kind);
+        write_section(out, "ignored in the manifests", ignored, 0)?;
         let closed = self.closed_ports.iter().map(ClosedPort::describe_state);
         write_section(out, "closed ports", closed, self.closed_ports_omitted)?;
         write_next(out, self.closed_ports.iter().find_map(|it| it.service.as_deref()))?;
@@ -624,6 +627,15 @@ impl NodePortListener {
 }
 
 impl RejectedObject {
+    /// Whether it is a kind of a manifest that is not read, which is no fault.
+    fn is_ignored_kind(&self) -> bool {
+        self.kind == IGNORED_KIND
+    }
+
+    fn describe_ignored_kind(&self) -> String {
+        format!("{} {}", self.place.as_deref().unwrap_or_default(), self.reason)
+    }
+
     fn describe_state(&self) -> String {
         let name = self.name.as_deref().or(self.place.as_deref()).unwrap_or_default();
         format!("{} {name}: {}", self.kind, self.reason)

@@ -448,6 +448,11 @@ impl core::fmt::Display for ObjectKey {
 pub(crate) const WAITING_PREFIX: &str = "waits for room";
 
 impl Rejection {
+    /// Whether it only says that a kind of a manifest is not read, as is usual for a cluster's files.
+    pub const fn is_ignored_kind(&self) -> bool {
+        matches!(self.object, ObjectKey::Kind(..))
+    }
+
     /// Whether the object is valid and waits only until it fits.
     pub fn is_waiting(&self) -> bool {
         self.reason.starts_with(WAITING_PREFIX)

@@ -63,8 +63,20 @@ impl ServiceView {
         match frontend.status {
             Status::Error(_) => Health::Outage,
             _ if has_service_counterpart(&self.key, frontend) => Health::Intended,
+            _ if self.lacks_manifest_slices(frontend) => Health::Outage,
             Status::Pending | Status::Done => Health::from_verdict(frontend.verdict, frontend.reason),
         }
+    }
+}
+
+impl ServiceView {
+    /// Whether clients get no backend because the manifests have no slice of it. No controller writes one there, so none
+    /// will come.
+    pub fn lacks_manifest_slices(&self, frontend: &FrontendView) -> bool {
+        self.key.source == Source::Manifests
+            && self.slices.is_empty()
+            && frontend.reason == Some(Reason::NoEndpoints)
+            && !frontend.verdict.serves_clients()
     }
 }
 

@@ -235,7 +235,7 @@ fn a_foreign_health_port_answer_for_an_empty_node_is_reported() {
             service: "default/balanced",
             first: "lb.health-port",
             exit: 3,
-            next: "Look who listens at that port",
+            next: "See what that process is",
             findings: &["lb.health-port error", "policy.external-local info"],
             says: &[&said],
         },

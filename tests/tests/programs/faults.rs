@@ -100,6 +100,8 @@ faults! {
     HALF_DRAINED, memory_half_of_dead_backends_are_drained, kernel_half_of_dead_backends_are_drained;
     REFUSED_PROCESSES, memory_a_backend_refuses_processes, kernel_a_backend_refuses_processes;
     SELECTOR, memory_a_typo_in_a_selector, kernel_a_typo_in_a_selector;
+    SELECTOR_EXPLAINED, memory_a_typo_in_a_selector_explained, kernel_a_typo_in_a_selector_explained;
+    IGNORED_KIND, memory_a_kind_that_is_not_read, kernel_a_kind_that_is_not_read;
     NODE_PORT, memory_a_process_at_a_node_port, kernel_a_process_at_a_node_port;
     BLOCK_OF_A_REFUSED_RELOAD, memory_a_block_of_a_refused_reload, kernel_a_block_of_a_refused_reload;
     NAME_WITHOUT_NAMESPACE, memory_a_name_without_its_namespace, kernel_a_name_without_its_namespace;

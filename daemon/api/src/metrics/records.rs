@@ -68,7 +68,7 @@ fn write_history(out: &mut Exposition, history: &History) {
 fn write_rejections(out: &mut Exposition, snapshot: &Snapshot) {
     let rejections = &snapshot.rejections;
     let count = |objects: usize| u64::try_from(objects).unwrap_or(u64::MAX);
-    let now = count(rejections.named.len() + rejections.more);
+    let now = count(rejections.named.values().filter(|it| !it.is_ignored_kind()).count() + rejections.more);
     out.gauge("holdfast_rejected_objects", "Objects that are rejected now.", now);
     out.gauge("holdfast_waiting_objects", "Objects that wait for space.", count(rejections.waiting));
     out.counter("holdfast_rejections_total", "Rejections.", rejections.total);

@@ -29,7 +29,9 @@ pub(super) fn judge_unused(case: &Case<'_>, failed: &[&Probe], failure: &str) ->
     let reasons: BTreeSet<&str> = failed.iter().filter_map(|it| unused_reason(case, it.to)).collect();
     let why = if reasons.is_empty() { String::new() } else { format!(" ({})", join_names(reasons)) };
     let who = if failed.len() == 1 { "It gets" } else { "They get" };
-    let judgement = Judgement::info(format!("{failure} {who} no new client{why}, so no client meets that."));
+    let is_any_used = case.ports().any(|port| port.rows.iter().any(|row| row.is_chosen()));
+    let meaning = if is_any_used { ", so no client meets that" } else { ", and no other backend gets one" };
+    let judgement = Judgement::info(format!("{failure} {who} no new client{why}{meaning}."));
     match name_pods(case, failed) {
         Some(pods) => judgement.remedy(Remedy::safe(format!("Look at {pods}: is its process up?"))),
         None => judgement,
@@ -159,10 +161,7 @@ fn interpret_refusals(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (St
     match case.source() {
         Some(Source::Config) => (
             format!("Nothing listens at {named}.{}", describe_other_listeners(case, failed)),
-            vec![
-                Remedy::safe("Look at which port the process listens (`ss -ltnp`)."),
-                Remedy::disruptive("Correct `backends` of the [[service]] block, or start the process."),
-            ],
+            correct_block(case, failed, &named),
         ),
         Some(Source::Manifests) => (
             format!(
@@ -213,18 +212,62 @@ fn name_slice(case: &Case<'_>) -> String {
     format!(" {}{}", slice.key.name, origin.unwrap_or_default())
 }
 
+/// What to do about a block that names a port at which nothing listens, by who listens beside it.
+fn correct_block(case: &Case<'_>, failed: &[&Probe], named: &str) -> Vec<Remedy> {
+    let file = case.facts().and_then(|facts| facts.meta.origin.as_deref());
+    let file = file.map(|file| format!(" ({})", clean(file))).unwrap_or_default();
+    let block = format!("`backends` of the [[service]] block {:?}{file}", case.name().name());
+    let reload = || Command::from_words(&["holdfast", "reload"].map(CommandWord::Literal));
+    match (case.listeners().answer(), find_other_listeners(case, failed).as_slice()) {
+        (None, _) => vec![
+            Remedy::safe("Look at which port the process listens (`ss -ltnp`)."),
+            Remedy::disruptive(format!("Correct {block}, or start the process.")),
+        ],
+        (Some(_), []) => vec![Remedy::safe(format!("Start the process at {named}, or correct {block}."))],
+        (Some(_), [it]) => {
+            let right = SocketAddr::new(it.address, it.port);
+            let wrong = join_names(failed.iter().map(|failed| failed.to).filter(|to| to.ip() == it.address));
+            vec![
+                Remedy::safe(format!(
+                    "Is {} right? Then write {right} in place of {wrong} into {block}, and reload.",
+                    it.port
+                ))
+                .with_command(reload()),
+            ]
+        }
+        (Some(_), _) => vec![
+            Remedy::safe(format!(
+                "Which of these is right? Write it in place of {named} into {block}, and reload."
+            ))
+            .with_command(reload()),
+        ],
+    }
+}
+
+/// Who else listens at these addresses of this host, by address and port.
+fn find_other_listeners<'a>(case: &Case<'a>, failed: &[&Probe]) -> Vec<&'a Listener> {
+    let hosts: BTreeSet<_> = failed.iter().map(|it| it.to.ip()).collect();
+    let is_there = |it: &&Listener| it.protocol == "TCP" && !it.own && hosts.contains(&it.address);
+    let mut found: Vec<&Listener> =
+        case.listeners().answer().into_iter().flatten().filter(is_there).collect();
+    found.sort_by_key(|it| (it.address, it.port));
+    found.dedup_by_key(|it| (it.address, it.port));
+    found
+}
+
 /// Where else processes listen at these addresses of this host.
 fn describe_other_listeners(case: &Case<'_>, failed: &[&Probe]) -> String {
-    let hosts: BTreeSet<_> = failed.iter().map(|it| it.to.ip()).collect();
-    let is_there = |it: &&Listener| it.protocol == "TCP" && hosts.contains(&it.address);
-    let shown = |it: &Listener| {
+    let shown = |it: &&Listener| {
         let process = it.process.as_deref().map(|process| match it.pid {
             Some(pid) => format!(" ({process}, pid {pid})"),
             None => format!(" ({process})"),
         });
         format!("{}{}", SocketAddr::new(it.address, it.port), process.unwrap_or_default())
     };
-    let found: BTreeSet<String> =
-        case.listeners().answer().into_iter().flatten().filter(is_there).map(shown).collect();
-    if found.is_empty() { String::new() } else { format!(" Processes listen at {}.", join_names(found)) }
+    let found: Vec<String> = find_other_listeners(case, failed).iter().map(shown).collect();
+    match found.len() {
+        0 => String::new(),
+        1 => format!(" A process listens at {}.", join_names(found)),
+        _ => format!(" Processes listen at {}.", join_names(found)),
+    }
 }

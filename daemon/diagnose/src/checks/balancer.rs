@@ -466,6 +466,16 @@ fn find_listener_remedies(case: &Case<'_>, port: u16) -> Vec<Remedy> {
             "It is this daemon that answers: `holdfast status` says what is wrong with it.",
         )];
     }
+    let mut others = case.listeners().answer().into_iter().flatten();
+    if let Some(pid) = others.find(|it| it.port == port && !it.own).and_then(|it| it.pid) {
+        let shown = ["ps", "-fp"].map(CommandWord::Literal);
+        return vec![
+            Remedy::safe("See what that process is, and whether it is meant to be there.").with_command(
+                Command::from_words(&[&shown[..], &[CommandWord::Number(pid.into())]].concat()),
+            ),
+            Remedy::disruptive("Free the port: move that process to another port, or end it."),
+        ];
+    }
     let look = Remedy::safe("Look who listens at that port.").with_command(Command::from_words(&[
         CommandWord::Literal("ss"),
         CommandWord::Literal("-ltnp"),

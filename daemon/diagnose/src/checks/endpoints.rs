@@ -78,15 +78,14 @@ fn judge_unlisted_manifest(case: &Case<'_>) -> Judgement {
     let origin = case.facts().and_then(|facts| facts.meta.origin.as_deref());
     let origin = origin.map(|origin| format!(" ({})", clean(origin))).unwrap_or_default();
     let name = case.name().name();
-    let selector = selector::describe_manifest_selector(case).map(|it| format!(" {it}")).unwrap_or_default();
-    Judgement::error(format!(
-        "The manifests have no EndpointSlice of it{origin}, and no selector makes one there.{selector}"
-    ))
-    .remedy(Remedy::safe(format!(
-        "Write an EndpointSlice with the label kubernetes.io/service-name={name}. If the manifests have one for it, correct \
-         its label. If the Service is a cluster's, have holdfast read it from the apiserver: a controller there makes \
-         slices by the selector."
-    )))
+    let selector = selector::describe_manifest_selector(case);
+    let selector = selector.map(|it| format!(" ({it} That matters only in a cluster.)")).unwrap_or_default();
+    Judgement::error(format!("There is no EndpointSlice of it in the manifests{origin}.{selector}")).remedy(
+        Remedy::safe(format!(
+            "Write an EndpointSlice with the label kubernetes.io/service-name={name} and the addresses of its pods into \
+             the manifests{origin}. holdfast reads it at once."
+        )),
+    )
 }
 
 fn describe_slices(number: usize) -> String {
@@ -149,6 +148,34 @@ fn describe_manifest_conditions(case: &Case<'_>) -> String {
     format!(" {} has `ready: false` for {}.{answers}", name_manifest_slices(case), join_names(unready))
 }
 
+/// What to write into the slices of manifests, by which of their unready endpoints take connections.
+fn describe_ready_edit(case: &Case<'_>) -> String {
+    let slices = name_manifest_slices(case);
+    let unready: BTreeSet<IpAddr> =
+        case.endpoints().into_iter().filter(|(_, it)| !it.conditions.ready).map(|(at, _)| at).collect();
+    let at = |is_up: bool| -> BTreeSet<IpAddr> {
+        let met = case.probes().filter(|it| (it.outcome == ProbeOutcome::Connected) == is_up);
+        met.map(|it| it.to.ip()).filter(|at| unready.contains(at)).collect()
+    };
+    let (up, down) = (at(true), at(false));
+    let down: BTreeSet<IpAddr> = down.difference(&up).copied().collect();
+    match (up.is_empty(), down.is_empty()) {
+        (false, true) => format!("Set `ready: true` for {} in {slices}, if it is well.", join_names(up)),
+        (false, false) => {
+            let verb = if down.len() == 1 { "takes" } else { "take" };
+            format!(
+                "Set `ready: true` for {} in {slices}, if it is well; {} {verb} no connection: not there.",
+                join_names(up),
+                join_names(down)
+            )
+        }
+        (true, false) => {
+            format!("Start the process at {}; then set `ready: true` there in {slices}.", join_names(down))
+        }
+        (true, true) => format!("Set `ready: true` in {slices} for each endpoint that is well."),
+    }
+}
+
 /// The slices of manifests, each with its file.
 fn name_manifest_slices(case: &Case<'_>) -> String {
     let shown = |slice: &SliceFacts| {
@@ -167,10 +194,7 @@ fn has_pods(case: &Case<'_>) -> bool {
 /// Where to look for why endpoints are missing or unready. Only an apiserver knows pods.
 pub(super) fn see_endpoints_remedy(case: &Case<'_>) -> Remedy {
     if case.source() == Some(Source::Manifests) {
-        let slices = name_manifest_slices(case);
-        return Remedy::safe(format!(
-            "Look at the endpoints and their conditions in {slices}: no Pod is read there, the slice alone counts."
-        ));
+        return Remedy::safe(describe_ready_edit(case));
     }
     Remedy::safe(match case.source() {
         Some(Source::Config) => {

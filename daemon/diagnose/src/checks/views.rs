@@ -210,7 +210,10 @@ pub(crate) fn worst_frontend<'a>(case: &Case<'a>) -> Option<&'a FrontendView> {
 /// Where to look for why it has no usable backend. Only an apiserver knows pods.
 fn see_cause_remedy(case: &Case<'_>) -> Remedy {
     match case.source() {
-        Some(Source::Config | Source::Manifests) => see_endpoints_remedy(case),
+        Some(Source::Manifests) => {
+            Remedy::safe("See slices.exist and slices.counts for what to write into the manifests.")
+        }
+        Some(Source::Config) => see_endpoints_remedy(case),
         _ => Remedy::safe("See the findings on pods and slices for why."),
     }
 }

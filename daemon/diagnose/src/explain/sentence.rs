@@ -37,10 +37,11 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
             describe_reason(it.reason)
         ),
         Verdict::Refusing => {
-            format!(
-                "{name} refuses every connection (ECONNREFUSED), because {}, since {since}.",
-                describe_reason(it.reason)
-            )
+            let why = match view.lacks_manifest_slices(it) {
+                true => "the manifests have no EndpointSlice of it",
+                false => describe_reason(it.reason),
+            };
+            format!("{name} refuses every connection (ECONNREFUSED), because {why}, since {since}.")
         }
         Verdict::Dropping => format!(
             "{name} drops every connection, because its traffic policy is Local and every usable endpoint is on another node."
@@ -245,6 +246,9 @@ pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapsh
         Verdict::Serving => keep_step(view),
         Verdict::Draining => {
             "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
+        }
+        Verdict::Refusing if view.lacks_manifest_slices(it) => {
+            "It is not served by itself: no controller writes EndpointSlices of manifests. Write one.".to_owned()
         }
         Verdict::Refusing if it.reason == Some(Reason::NoEndpoints) => {
             "It is served with the first endpoint that is ready.".to_owned()

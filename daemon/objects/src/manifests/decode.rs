@@ -274,7 +274,7 @@ impl Decoder {
             *count += 1;
         } else if has_room {
             self.contents.ignored.insert(object.clone(), 1);
-            let reason = "is a kind that is not read, so its objects are ignored; Service (v1) and EndpointSlice \
+            let reason = "is not read, so its objects are ignored; Service (v1) and EndpointSlice \
                           (discovery.k8s.io/v1) are read";
             let origin = self.provenance.origin.clone();
             let rejection =

@@ -30,7 +30,7 @@ function nowView() {
 function problems() {
   const [ready, datapath, services] = ["/readyz", "/datapath", "/services"].map(answer);
   const apiserver = answer("/apiserver");
-  const rejected = (services?.rejected.length ?? 0) + (services?.rejected_dropped ?? 0);
+  const rejected = (services?.rejected.filter(({ kind }) => kind !== "Kind").length ?? 0) + (services?.rejected_dropped ?? 0);
   const errors = [...store.rows.values()].filter((row) => row.error);
   const checks = (ready?.failing_checks?.length ?? 0) + (ready?.failing_checks_omitted ?? 0);
   const backends = (ready?.failing_backends?.length ?? 0) + (ready?.failing_backends_omitted ?? 0);

@@ -284,12 +284,14 @@ backends = [\"127.0.0.9:8081\"]
             3,
             &[
                 "Its one backend fails: 127.0.0.9:8081 refused. Every new connection fails.",
-                "Nothing listens at 127.0.0.9:8081. Processes listen at 127.0.0.9:8080 (bed_child, pid ",
-                "Next: Look at which port the process listens",
-                "Correct `backends` of the [[service]] block, or start the process.",
+                "Nothing listens at 127.0.0.9:8081. A process listens at 127.0.0.9:8080 (bed_child, pid ",
+                "Next: Is 8080 right? Then write 127.0.0.9:8080 in place of 127.0.0.9:8081 into `backends` of the \
+                 [[service]] block \"web\" (/",
+                "config.toml), and reload. holdfast reload",
             ],
         )
-        .never(&["targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
+        .never(&[
+            "ss -ltnp","targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
     ],
     ..BARE
 };
@@ -331,31 +333,72 @@ spec: {containers: [{name: web, image: web}]}
 ",
     clients: &[process("10.96.0.10:80", REFUSED)],
     asks: &[
-        // The Pod makes it end with 1: nobody reads it there.
+        // Nobody writes a slice there, so this is no service that waits for its pods.
         Ask::new(
             &["status"],
             1,
             &[
-                "not serving, yet or on purpose",
-                "refusing (no-endpoints)",
+                "not serving 1 refusing (no-endpoints)",
                 "shop/web",
-                "next: holdfast ",
-                "rejected Kind Pod (v1): is a kind that is not read",
+                "next: holdfast diagnose shop/web",
+                "ignored in the manifests Pod (v1) is not read, so its objects are ignored; Service (v1)",
             ],
-        ),
+        )
+        .never(&["on purpose", "rejected"]),
         Ask::new(
             DIAGNOSE,
             3,
             &[
-                "The manifests have no EndpointSlice of it (shop.yaml), and no selector makes one there.",
-                "Its selector app=wbe matches no pod of the manifests. Pod web-1 has app=web.",
+                "There is no EndpointSlice of it in the manifests (shop.yaml). (Its selector app=wbe matches no pod of \
+                 the manifests. Pod web-1 has app=web. That matters only in a cluster.)",
                 "Next: Write an EndpointSlice with the label kubernetes.io/service-name=web",
-                "have holdfast read it from the apiserver",
             ],
         )
-        .never(&["(likely)", "findings on pods"]),
+        .never(&["(likely)", "findings on pods", "If the ", "no usable endpoint of it yet"]),
     ],
     more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
+    ..BARE
+};
+
+/// The same by explain; and a kind that is not read is no fault of a service that works.
+pub(super) const SELECTOR_EXPLAINED: Case = Case {
+    name: "a typo in a selector, explained",
+    clients: &[],
+    asks: &[Ask::new(
+        &["explain", "shop/web"],
+        0,
+        &[
+            "because the manifests have no EndpointSlice of it",
+            "next: It is not served by itself: no controller writes EndpointSlices of manifests. Write one.",
+        ],
+    )
+    .never(&["with the first endpoint", "no usable endpoint of it yet"])],
+    ..SELECTOR
+};
+
+pub(super) const IGNORED_KIND: Case = Case {
+    name: "a Pod in the manifests of a good service",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web-1, namespace: shop, labels: {app: web}}
+spec: {containers: [{name: web, image: web}]}
+",
+    servers: &["10.1.0.2:8080"],
+    asks: &[Ask::new(&["status"], 0, &["1 serving", "ignored in the manifests Pod (v1) is not read"])
+        .never(&["rejected"])],
     ..BARE
 };
 
@@ -592,12 +635,16 @@ endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
             &[
                 "bed_child (pid ",
                 "listens at its health port 32000",
-                "Next: Look who listens at that port.",
-                "ss -ltnp sport = 32000",
+                "Next: See what that process is, and whether it is meant to be there.",
+                "ps -fp ",
                 "remedy (DISRUPTIVE): Free the port",
             ],
         )
-        .never(&["remedy (safe): Look who listens at that port, and free it."]),
+        .never(&[
+            "ss -ltnp",
+            "Look who listens",
+            "remedy (safe): Look who listens at that port, and free it.",
+        ]),
     ],
     ..BARE
 };
@@ -717,12 +764,16 @@ endpoints:
                 "None of 2 endpoints is ready. EndpointSlice shop/web-1 (shop.yaml) has `ready: false` for 10.1.0.2, \
                  10.1.0.3.",
                 "10.1.0.2:8080 takes connections nonetheless.",
-                "Look at the endpoints and their conditions in EndpointSlice shop/web-1 (shop.yaml)",
-                "It gets no new client (unready), so no client meets that.",
+                "Next: Set `ready: true` for 10.1.0.2 in EndpointSlice shop/web-1 (shop.yaml), if it is well; 10.1.0.3 \
+                 takes no connection: not there.",
+                "It gets no new client (unready), and no other backend gets one.",
                 "endpoints 2 unready",
             ],
         )
-        .never(&["findings on pods", "(likely)", "warning probe.backend", "new connections fail"]),
+        .never(&[
+            "Look at the endpoints",
+            "no Pod is read",
+            "so no client meets that","findings on pods", "(likely)", "warning probe.backend", "new connections fail"]),
     ],
     more: &[Ask::new(&["explain", "shop/web"], 1, &["refuses every connection"])],
     ..BARE

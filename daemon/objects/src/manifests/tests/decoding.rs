@@ -164,7 +164,7 @@ fn an_ignored_kind_is_reported_once() {
                 {apiVersion: multicluster.example/v1, kind: EndpointSlice, metadata: {name: a}}\n";
     let contents = decode_file(&"x.yaml".into(), text.as_bytes()).expect("a good file");
     assert_eq!(contents.ignored.values().sum::<usize>(), 3);
-    let why = "is a kind that is not read, so its objects are ignored; \
+    let why = "is not read, so its objects are ignored; \
                Service (v1) and EndpointSlice (discovery.k8s.io/v1) are read";
     let named = |kind: &str| format!("! kind {kind} partly rejected in x.yaml: {why}\n");
     check(
