@@ -449,7 +449,8 @@ pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let none = ApiserverView::default();
     let shown =
         Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
-    let response =
-        response::render_response(StatusCode::OK, form, &shown, || shown.text(form == Form::Wide, readings.now()));
+    let response = response::render_response(StatusCode::OK, form, &shown, || {
+        shown.text(form == Form::Wide, readings.now())
+    });
     response::with_finding(response, shown.away)
 }

@@ -168,7 +168,7 @@ fn render_facts(out: &mut String, it: &Diagnosis<'_>, unanswered: usize, all: bo
         push_wrapped(out, 2, 14, &format!("{head}{}", add_ages(&clean(&record.sentence()), it.taken.0)));
     }
     push_wrapped(out, 2, 14, &format!("not checked {}", it.not_checked.join(", ")));
-    push_line(out, &format!("  {}; exit {}", describe_counts(it, unanswered), it.exit));
+    push_wrapped(out, 2, 4, &format!("{}; exit {}", describe_counts(it, unanswered), it.exit));
 }
 
 /// How many findings there are of each state. Those that follow from another one are no faults of their own.
