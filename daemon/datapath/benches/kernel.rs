@@ -29,7 +29,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use bed::{Port, ThreadBed, address, ask, bed, tcp_backend, udp_backend, udp_client};
+use bed::{Port, ThreadBed, address, ask, bed, closed_port, tcp_backend, udp_backend, udp_client};
 use clock::{median, stay_on_one_cpu, time, used};
 use holdfast_core::change::Change;
 use holdfast_core::engine::Engine;
@@ -42,6 +42,7 @@ use holdfast_datapath::{Allocator, KernelMaps};
 use holdfast_laws::worlds;
 use size::sized;
 
+use libbpf_rs::query::ProgInfoIter;
 use libbpf_rs::{Link, libbpf_sys as sys};
 
 /// The daemon's allocator.
@@ -52,6 +53,7 @@ const ROUNDS: usize = 400;
 /// Connects of one batch, fewer than a listener's queue holds: the accepting thread runs only between batches.
 const CONNECTS: usize = 100;
 const FILLS: usize = 7;
+const RESET_TURNS: usize = 10;
 const PAUSE: Duration = Duration::from_millis(2);
 
 fn connect(to: SocketAddr) {
@@ -72,6 +74,16 @@ fn program_of(link: &Path) -> OwnedFd {
     let id = Link::open(link).unwrap().info().unwrap().prog_id;
     // SAFETY: the result is a new file descriptor or negative.
     let fd = unsafe { sys::bpf_prog_get_fd_by_id(id) };
+    assert!(fd >= 0);
+    // SAFETY: nothing else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The newest program of that name. It has no pin.
+fn program_named(name: &str) -> OwnedFd {
+    let newest = ProgInfoIter::default().filter(|it| it.name.to_str() == Some(name)).map(|it| it.id).max();
+    // SAFETY: the result is a new file descriptor or negative.
+    let fd = unsafe { sys::bpf_prog_get_fd_by_id(newest.unwrap()) };
     assert!(fd >= 0);
     // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -261,6 +273,63 @@ fn ratios(ways: &Ways<'_>, services: u32) {
     );
 }
 
+/// Prints what a run for an RST costs: of an open connection, of a connect to a service, and of another one.
+fn reset_runs(bed: &ThreadBed) {
+    let mut maps = bed.start();
+    let (open, closed) = ([tcp_backend("127.0.0.2:0")], [closed_port("127.0.0.2:0")]);
+    Port { frontends: &["10.96.0.12:80"], backends: &closed, ..Port::TCP }.serve(&mut maps);
+    let _counting = count_runs();
+    let refuse = |to: SocketAddr| Box::new(move || assert!(TcpStream::connect(to).is_err()));
+    let cost = |name, act| Cost { name, program: program_named("note_reset"), act, times: Vec::new() };
+    let mut costs = [
+        cost("note_reset, an open connection", Box::new(|| connect(open[0]))),
+        cost("note_reset, a service", refuse(address("10.96.0.12:80"))),
+        cost("note_reset, no service", refuse(closed[0])),
+    ];
+    for _ in 0..sized(ROUNDS, 4) / 4 {
+        costs.iter_mut().for_each(Cost::take_turn);
+    }
+    show(costs);
+}
+
+/// Prints what the tracepoint adds to a connection, by the clock: with a daemon and without one, in turns, in a cgroup
+/// that it does not serve.
+fn resets(bed: &ThreadBed) {
+    let outside = bed.other_cgroup("other");
+    let (listener, closed) = (TcpListener::bind("127.0.0.2:0").unwrap(), closed_port("127.0.0.2:0"));
+    let to = listener.local_addr().unwrap();
+    let close = || {
+        let client = TcpStream::connect(to).unwrap();
+        drop((listener.accept(), client));
+    };
+    let reset = || {
+        connect(to);
+        drop(listener.accept());
+    };
+    let refuse = || assert!(TcpStream::connect(closed).is_err());
+    let ways: [(&str, &dyn Fn()); 3] = [("closed", &close), ("reset", &reset), ("refused", &refuse)];
+    let mut times = [const { [const { Vec::new() }; 2] }; 3];
+    for turn in 0..sized(2 * RESET_TURNS, 2) {
+        bed.join(&bed.cgroup);
+        let maps = (turn % 2 == 1).then(|| bed.start());
+        bed.join(&outside);
+        for ((_, way), times) in ways.iter().zip(&mut times) {
+            (0..sized(ROUNDS / 10, 1)).for_each(|_| times[turn % 2].push(time(sized(CONNECTS, 5), way)));
+        }
+        drop(maps);
+    }
+    bed.join(&bed.cgroup);
+    for ((name, _), times) in ways.iter().zip(times) {
+        let [without, with] = times.map(median);
+        println!(
+            "connect, {name}: {:.2} us without a daemon, {:+.0} ns with one, {:.4}",
+            without * 1e6,
+            (with - without) * 1e9,
+            without / with
+        );
+    }
+}
+
 fn fill(maps: &mut impl Maps, services: u32) {
     let backends = [address("192.0.2.1:80"), address("192.0.2.2:80")];
     for number in 0..services {
@@ -282,6 +351,10 @@ fn main() {
     }
     if wants("ratios") {
         in_bed(all_ratios);
+    }
+    if wants("resets") {
+        in_bed(reset_runs);
+        in_bed(resets);
     }
     if wants("programming") {
         programming();

@@ -170,12 +170,12 @@ pub(crate) fn open_tcp_reset<'a>(
     if let Some(switches) = open.maps.rodata_data.as_mut() {
         switches.hash_seed = seed;
     }
-    let reverse = map::find_handle(given, Map::Reverse)?;
+    map::find_handle(given, Map::Reverse)?;
+    let reverse = map::clone_handles(given.get_key_value(&Map::Reverse))?;
+    prepare_maps(open.open_object_mut(), MapSize::Flows(1), &reverse)?;
     for mut map in open.open_object_mut().maps_mut() {
-        match Map::from_name(&map.name().to_string_lossy()) {
-            Some(Map::Reverse) => map.reuse_fd(reverse.as_fd()).map_err(StartError::from_load)?,
-            Some(_) => map.set_autocreate(false).map_err(StartError::from_load)?,
-            None => {}
+        if Map::from_name(&map.name().to_string_lossy()).is_some_and(|it| it != Map::Reverse) {
+            map.set_autocreate(false).map_err(StartError::from_load)?;
         }
     }
     Ok(open)

@@ -30,6 +30,10 @@ pub(crate) struct RefusedConnect {
 
 /// `None`: the entry is free, or torn.
 pub(crate) fn decode_entry(words: &[AtomicU64], seed: u64) -> Option<RefusedConnect> {
+    // Most entries are free, and are looked at each second.
+    if words.last()?.load(Ordering::Relaxed) == 0 {
+        return None;
+    }
     let it: types::refused_connect = from_words(words.iter().map(|word| word.load(Ordering::Relaxed)))?;
     if it.backend_port == 0 || it.check != check(&it, seed) {
         return None;

@@ -4,10 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpStream};
+use std::io::Read;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use crate::bed::{
-    Port, ThreadBed, address, bed, check_errno, closed_port, in_pod, pinned, socket_cookie, tcp_backend,
+    Port, ThreadBed, address, bed, check_errno, closed_port, in_pod, pinned, reset_when_closed,
+    socket_cookie, tcp_backend,
 };
 use holdfast_core::keys::Transport;
 use holdfast_core::maps::Maps;
@@ -85,15 +87,15 @@ fn kernel_a_refused_connect_is_seen_of_each_kind_of_client() {
 fn kernel_a_refused_connect_to_a_node_port_counts_for_its_service() {
     bed(|bed| {
         let mut maps = bed.start();
-        let node = "127.0.0.1";
+        let node = "192.0.2.1";
         maps.execute(&Action::InsertNodeAddress(node.parse().unwrap())).unwrap();
         let backend = closed_port("127.0.0.2:0");
         let share = QuotaId(7);
         let kind = FrontendType::NodePort;
         let port = Port { frontends: &["0.0.0.0:30080"], backends: &[backend], kind, share, ..Port::TCP };
         port.serve(&mut maps);
-        check_refused("127.0.0.1:30080");
-        let expected = BackendRefusal { quota: share, ..refusal("127.0.0.1:30080", backend) };
+        check_refused("192.0.2.1:30080");
+        let expected = BackendRefusal { quota: share, ..refusal("192.0.2.1:30080", backend) };
         assert_eq!(seen(&mut maps), [expected].into());
     });
 }
@@ -110,6 +112,22 @@ fn kernel_other_connects_are_not_refusals_of_a_service() {
         drop(TcpStream::connect(address("10.96.0.11:80")).unwrap());
         bed.join(&bed.other_cgroup("other"));
         check_refused(&backend.to_string());
+        assert_eq!(seen(&mut maps), [].into());
+    });
+}
+
+#[test]
+fn kernel_a_reset_of_an_open_connection_is_no_refusal() {
+    bed(|bed| {
+        let mut maps = bed.start();
+        let backend = TcpListener::bind("127.0.0.2:0").unwrap();
+        let at = backend.local_addr().unwrap();
+        Port { frontends: &[VIP], backends: &[at], ..Port::TCP }.serve(&mut maps);
+        let mut client = TcpStream::connect(address(VIP)).unwrap();
+        let (served, _) = backend.accept().unwrap();
+        reset_when_closed(&served).unwrap();
+        drop(served);
+        check_errno(client.read(&mut [0]), libc::ECONNRESET, "the backend resets");
         assert_eq!(seen(&mut maps), [].into());
     });
 }

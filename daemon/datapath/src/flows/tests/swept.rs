@@ -63,7 +63,9 @@ fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
     assert_eq!(sweep.swept.backend_refusals, [(flow_backend(&refused).unwrap(), NOW)].into());
     let opened = |n, began| types::flow { state: OPEN, backend_flags: SYN, began, ..flow(n, TCP, began) };
     let (local, other, same) = (opened(1, NOW + 1), opened(2, NOW + 2), opened(10, NOW + 3));
-    [local, other, same].map(|it| bed.begin(it));
+    for it in [local, other, same] {
+        bed.begin(it);
+    }
     let backend = |it: &types::flow| flow_backend(it).unwrap().backend();
     sweep.refused_locally = [backend(&local)].into();
     pass(&mut sweep);
