@@ -12,6 +12,7 @@ use holdfast_core::list::Row;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Verdict};
 use holdfast_diagnose::explain::{BackendState, WriteStatus, backend_state, write_status};
+use holdfast_status::frontend_text::shorten_node_port;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
 use schemars::JsonSchema;
@@ -141,7 +142,8 @@ impl Table for Frontends {
         column("PORT", |row, _, cells| cells.put(row.port_name)),
         column("TYPE", |row, _, cells| cells.put(row.r#type)),
         column("FRONTEND", |row, _, cells| {
-            cells.put(format_args!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol));
+            let frontend = format!("{}/{}", SocketAddr::new(row.address, row.port), row.protocol);
+            cells.put(shorten_node_port(&frontend));
         }),
         column("VERDICT", |row, _, cells| cells.put(row.verdict)),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),

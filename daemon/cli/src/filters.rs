@@ -117,7 +117,8 @@ pub struct TableArgs<P: FilteredPath> {
 /// The arguments of `explain`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExplainArgs {
-    /// `NAMESPACE/NAME`, or an address with its port: a frontend or a backend [default: everything that is not served]
+    /// `NAMESPACE/NAME`, a node port, or an address with its port: a frontend or a backend [default: everything that is
+    /// not served]
     #[arg(value_hint = ValueHint::Other)]
     pub(super) what: Option<String>,
     /// Trace the first packet of this client at the address, step by step; nothing is sent

@@ -29,6 +29,7 @@ mod top;
 mod watch;
 mod yaml;
 
+use std::borrow::Cow;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -431,6 +432,7 @@ impl Cli {
         if let Some(message) = describe_missing_port(asked) {
             return Err(ClientError::Refused { status: 400, message });
         }
+        let what = what.as_deref().map(expand_node_port);
         let filter = what.as_deref().map(|what| {
             let address = what.split_once('/').map_or(what, |(address, _)| address);
             let is_address = !what.contains('/') || address.parse::<SocketAddr>().is_ok();
@@ -581,9 +583,27 @@ impl Cli {
     }
 }
 
+/// The node port that `30080`, `:30080` or a table's `*:30080/TCP` means, as an address of all.
+fn expand_node_port(what: &str) -> Cow<'_, str> {
+    let (port, protocol) =
+        what.split_once('/').map_or((what, None), |(port, protocol)| (port, Some(protocol)));
+    let (any, port) = match (port.strip_prefix("[*]:"), port.strip_prefix("*:").or(port.strip_prefix(':'))) {
+        (Some(port), _) => ("[::]", port),
+        (None, Some(port)) => ("0.0.0.0", port),
+        // A number before a slash is a namespace.
+        (None, None) if protocol.is_some() => return Cow::Borrowed(what),
+        (None, None) => ("0.0.0.0", port),
+    };
+    if !port.parse::<u16>().is_ok_and(|port| port > 0) {
+        return Cow::Borrowed(what);
+    }
+    let protocol = protocol.map(|it| format!("/{it}")).unwrap_or_default();
+    Cow::Owned(format!("{any}:{port}{protocol}"))
+}
+
 /// What to type where a packet is asked about and no port of an address is given; `None`: all is given.
 fn describe_missing_port(ExplainArgs { what, from, udp }: &ExplainArgs) -> Option<String> {
-    let what = what.as_deref()?;
+    let what = &*expand_node_port(what.as_deref()?);
     let option = if from.is_some() { "--from" } else { "--udp" };
     let address = what.split_once('/').map_or(what, |(address, _)| address);
     if from.is_none() && !udp || address.parse::<SocketAddr>().is_ok() {

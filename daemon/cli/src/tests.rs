@@ -79,8 +79,8 @@ fn a_table_equals_the_answer_of_the_api() {
         &ran,
         Exit::Good,
         &expect![[r#"
-            SERVICE      PORT  TYPE      FRONTEND           VERDICT  REASON  WRITE  BACKENDS
-            default/web  http  NodePort  0.0.0.0:30080/TCP  serving  -       done   10.1.0.1:8080
+            SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  WRITE  BACKENDS
+            default/web  http  NodePort  *:30080/TCP  serving  -       done   10.1.0.1:8080
         "#]],
         &expect![""],
     );
@@ -1152,6 +1152,12 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
             Exit::Good,
             "[fd00::80]:8000/TCP (Static of default/web, port http) is served by",
         ),
+        ("30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        (":30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        ("*:30080/TCP", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        ("30080/web", Exit::NoService, "No Service and no EndpointSlice of 30080/web is known."),
+        ("[*]:30080", Exit::Finding, "No service has [::]:30080"),
+        ("0.0.0.0:30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
         ("192.0.2.99:1", Exit::Finding, "No service has 192.0.2.99:1"),
         (

@@ -181,6 +181,9 @@ pub struct Snapshot {
     pub published: Timestamp,
     /// When it was published, on the clock that times holds.
     pub mono: Duration,
+    /// The wall clock when the process's clock began. Both clocks are cut to seconds at different moments, so it stays
+    /// as it was first read until the wall clock is set.
+    pub epoch: Timestamp,
 }
 
 impl Snapshot {
@@ -233,8 +236,18 @@ impl Snapshot {
         if self.behind { BTreeMap::new() } else { self.progress.clone() }
     }
 
-    pub const fn clock(&self) -> ClockReading {
-        ClockReading { wall: self.published, mono: self.mono }
+    /// The time of the snapshot. It puts a time of the process's clock at the same second whenever it is asked.
+    pub fn clock(&self) -> ClockReading {
+        let mono = ClockReading { wall: self.published, mono: self.mono }.uptime().0;
+        ClockReading { wall: Timestamp(self.current_epoch().0.saturating_add(mono)), mono: self.mono }
+    }
+
+    /// The first reading of the wall clock's offset, or the one of this snapshot if the wall clock was set since.
+    pub(crate) fn current_epoch(&self) -> Timestamp {
+        let mono = ClockReading { wall: self.published, mono: self.mono }.uptime().0;
+        let read = self.published.0.saturating_sub(mono);
+        let is_same = read.saturating_sub(self.epoch.0).saturating_abs() <= 1;
+        if is_same { self.epoch } else { Timestamp(read) }
     }
 
     /// The latest end of a hold, on the current wall clock.
@@ -269,6 +282,23 @@ mod tests {
             frontends: Box::default(),
             balancer_history: None,
         })
+    }
+
+    /// The two clocks change their second at different moments.
+    #[test]
+    fn a_time_of_the_process_is_at_one_second_until_the_wall_clock_is_set() {
+        let mut snapshot = Snapshot::default();
+        let mut since = |wall, mono| {
+            (snapshot.published, snapshot.mono) = (Timestamp(wall), Duration::from_millis(mono));
+            snapshot.epoch = snapshot.current_epoch();
+            snapshot.clock().wall_at(Uptime(5)).0
+        };
+        for (wall, mono) in
+            [(1_000, 20_100), (1_001, 20_900), (1_001, 21_100), (1_003, 22_950), (1_003, 23_050)]
+        {
+            assert_eq!(since(wall, mono), 985, "{wall} {mono}");
+        }
+        assert_eq!(since(4_603, 23_050), 4_585, "the wall clock was set");
     }
 
     /// More names than slots: each is set, removed or replaced repeatedly.

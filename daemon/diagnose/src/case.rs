@@ -92,9 +92,9 @@ impl<'a> Case<'a> {
 
     /// When the evidence was gathered, on both clocks. The snapshot may be older, because nothing has changed since.
     pub fn now(&self) -> ClockReading {
-        let snapshot = &self.evidence.snapshot;
-        let since = u64::try_from(self.age(snapshot.published)).unwrap_or_default();
-        ClockReading { wall: self.taken_at(), mono: snapshot.mono.saturating_add(Duration::from_secs(since)) }
+        let then = self.evidence.snapshot.clock();
+        let since = u64::try_from(self.age(then.wall)).unwrap_or_default();
+        ClockReading { wall: self.taken_at(), mono: then.mono.saturating_add(Duration::from_secs(since)) }
     }
 
     pub fn api_service(&self) -> Option<&'a ObservedService> {

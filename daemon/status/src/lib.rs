@@ -8,6 +8,7 @@
 pub mod age;
 pub mod datapath;
 pub mod errno;
+pub mod frontend_text;
 pub mod printable;
 pub mod record;
 pub mod rfc3339;

@@ -147,6 +147,7 @@ impl World {
             snapshot.checked = Some(MapCheck { at: now.wall, differences });
         }
         (snapshot.published, snapshot.mono) = (now.wall, now.mono);
+        snapshot.epoch = snapshot.current_epoch();
         snapshot.clone()
     }
 }

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use holdfast_core::keys::Source;
 
 use super::{Diff, Gap, HEALTH_CHECK_WRITER, LastWriter, Met, Record, Transition, Trigger};
+use crate::frontend_text::shorten_node_port;
 use crate::printable::sanitise_line;
 
 /// How many addresses of one diff a line names; JSON has more.
@@ -77,7 +78,8 @@ impl Gap {
 
 impl Transition {
     fn sentence(&self) -> String {
-        let mut text = self.frontends.join(" ");
+        let frontends = self.frontends.iter().map(|it| shorten_node_port(it));
+        let mut text = frontends.collect::<Vec<_>>().join(" ");
         if self.frontends_omitted > 0 {
             push_args(&mut text, format_args!(" and {} more", self.frontends_omitted));
         }

@@ -445,17 +445,26 @@ endpoints: [{addresses: [10.1.0.2]}]
         )
         .never(&["No service has", "leave as they are"]),
     ],
-    more: &[Ask::new(
-        &["status"],
-        1,
-        &[
-            "other processes at node ports bed_child (pid ",
-            "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
-            "127.0.0.1:30080 lead to bed_child",
-            "next: ps -fp ",
-            ", then: holdfast diagnose shop/web",
-        ],
-    )],
+    more: &[
+        Ask::new(&["frontends"], 0, &["shop/web - NodePort *:30080/TCP"]).never(&["0.0.0.0:30080"]),
+        Ask::new(&["history"], 0, &["*:30080/TCP is new"]).never(&["0.0.0.0:30080"]),
+        Ask::new(
+            &["explain", "30080"],
+            0,
+            &["192.0.2.1:30080/TCP (NodePort of shop/web) is served by 10.1.0.2:8080"],
+        ),
+        Ask::new(
+            &["status"],
+            1,
+            &[
+                "other processes at node ports bed_child (pid ",
+                "listens at 30080, the node port of shop/web: 192.0.2.1:30080 leads to shop/web, and ",
+                "127.0.0.1:30080 lead to bed_child",
+                "next: ps -fp ",
+                ", then: holdfast diagnose shop/web",
+            ],
+        ),
+    ],
     ..BARE
 };
 
