@@ -14,6 +14,7 @@ mod completions;
 mod exit;
 mod filters;
 mod follow;
+mod guide;
 mod health;
 mod import;
 mod paint;
@@ -47,6 +48,7 @@ use filters::{
     Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, FilteredPath, Filters, Flows, Frontends, History,
     Refusals, Services, TableArgs, UndrainArgs, Watch,
 };
+use guide::GuideWriter;
 use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
 use holdfast_config::{self as config, NodeName};
@@ -445,7 +447,10 @@ impl Cli {
             answer.copy_body(out)?;
             return Ok(answer.exit.unwrap_or(Exit::Finding));
         }
-        copy_answer(answer, out)
+        match self.form() {
+            Form::Json => copy_answer(answer, out),
+            Form::Table | Form::Wide => copy_answer(answer, &mut GuideWriter::new(out)),
+        }
     }
 
     fn diagnose(

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
-    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Packet, PacketShare,
-    RefusalRow, SliceRef,
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Packet,
+    PacketShare, RefusalRow, SliceRef,
 };
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
@@ -169,7 +169,7 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
         push_line(out, 2, &format!("next: {}", it.next));
     }
     if let Some(page) = &it.page {
-        push_line(out, 2, &format!("see: {page}"));
+        push_line(out, 2, &format!("see: {GUIDE_URL}{page}"));
     }
 }
 
