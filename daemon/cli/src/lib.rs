@@ -11,6 +11,7 @@ mod check;
 mod cleanup;
 mod client;
 mod completions;
+mod described_check;
 mod exit;
 mod filters;
 mod follow;
@@ -19,6 +20,7 @@ mod health;
 mod import;
 mod paint;
 mod prepare;
+mod query_path;
 mod report;
 mod status;
 mod terminal_filter;
@@ -29,7 +31,6 @@ mod watch;
 mod yaml;
 
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -37,13 +38,13 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, FromArgMatches, Parser, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 pub use exit::Exit;
 
 use bugreport::BugreportArgs;
 use client::{Client, ClientError, Reply};
+use described_check::print_check;
 use filters::{
     Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, FilteredPath, Filters, Flows, Frontends, History,
     Refusals, Services, TableArgs, UndrainArgs, Watch,
@@ -53,6 +54,7 @@ use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
 use holdfast_config::{self as config, NodeName};
 use holdfast_import::Format;
+use query_path::{build_path, encode_component};
 use report::Report;
 use terminal_filter::TerminalFilter;
 use yaml::YamlWriter;
@@ -627,23 +629,6 @@ fn copy_answer(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError>
     Ok(exit)
 }
 
-/// Describes a check, without a query to the daemon.
-fn print_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let Some(text) = holdfast_diagnose::describe_check(check) else {
-        let message =
-            format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
-        return Err(ClientError::Refused { status: 400, message });
-    };
-    out.write_all(text.as_bytes())?;
-    Ok(Exit::Good)
-}
-
-fn build_path(begin: &str, given: &[(&str, String)]) -> String {
-    given
-        .iter()
-        .fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encode_component(value)))
-}
-
 /// The daemon's refusal, with the field that marks the reload as refused.
 fn reload_refusal(why: &[u8]) -> Value {
     let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
@@ -651,11 +636,4 @@ fn reload_refusal(why: &[u8]) -> Value {
         fields.insert("reloaded".to_owned(), false.into());
     }
     answer
-}
-
-/// The characters with a meaning in a query. Names of services and addresses stay readable.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
-
-fn encode_component(text: &str) -> impl Display {
-    utf8_percent_encode(text, ENCODED)
 }
