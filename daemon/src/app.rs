@@ -171,8 +171,7 @@ impl App {
         let event_readings = EventStatus::new(gatherer.editions());
         let (acts, requests, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
         let (readings, senders) = ReadingParts {
-            file: &file.path,
-            config,
+            config: (&file.path, config),
             cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
             maps: base.map_receivers,

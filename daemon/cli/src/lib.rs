@@ -11,14 +11,17 @@ mod check;
 mod cleanup;
 mod client;
 mod completions;
+mod described_check;
 mod diagnose_node;
 mod exit;
 mod filters;
 mod follow;
+mod guide;
 mod health;
 mod import;
 mod paint;
 mod prepare;
+mod query_path;
 mod report;
 mod status;
 mod suggestions;
@@ -31,28 +34,29 @@ mod yaml;
 
 use std::borrow::Cow;
 use std::ffi::OsString;
-use std::fmt::Display;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{CommandFactory, FromArgMatches, Parser, ValueHint};
 use clap_complete::Shell;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
 pub use exit::Exit;
 
 use bugreport::BugreportArgs;
 use client::{Client, ClientError, Reply};
+use described_check::print_check;
 use filters::{
     Backends, DiagnoseArgs, DrainArgs, Events, ExplainArgs, FilteredPath, Filters, Flows, Frontends, History,
     Refusals, Services, TableArgs, UndrainArgs, Watch,
 };
+use guide::GuideWriter;
 use holdfast_api::form::Form;
 use holdfast_api::verify::{Verification, VerifyOutcome};
 use holdfast_config::{self as config, NodeName};
 use holdfast_import::Format;
+use query_path::{build_path, encode_component};
 use report::Report;
 use terminal_filter::TerminalFilter;
 use yaml::YamlWriter;
@@ -448,7 +452,10 @@ impl Cli {
             answer.copy_body(out)?;
             return Ok(answer.exit.unwrap_or(Exit::Finding));
         }
-        copy_answer(answer, out)
+        match self.form() {
+            Form::Json => copy_answer(answer, out),
+            Form::Table | Form::Wide => copy_answer(answer, &mut GuideWriter::new(out)),
+        }
     }
 
     fn diagnose(
@@ -654,23 +661,6 @@ fn copy_answer(answer: Reply, out: &mut impl Write) -> Result<Exit, ClientError>
     Ok(exit)
 }
 
-/// Describes a check, without a query to the daemon.
-fn print_check(check: &str, out: &mut impl Write) -> Result<Exit, ClientError> {
-    let Some(text) = holdfast_diagnose::describe_check(check) else {
-        let message =
-            format!("no check is called {check:?}\nhint: a diagnosis with `-o wide` names all of them");
-        return Err(ClientError::Refused { status: 400, message });
-    };
-    out.write_all(text.as_bytes())?;
-    Ok(Exit::Good)
-}
-
-fn build_path(begin: &str, given: &[(&str, String)]) -> String {
-    given
-        .iter()
-        .fold(begin.to_owned(), |path, (name, value)| format!("{path}&{name}={}", encode_component(value)))
-}
-
 /// The daemon's refusal, with the field that marks the reload as refused.
 fn reload_refusal(why: &[u8]) -> Value {
     let mut answer: Value = serde_json::from_slice(why).unwrap_or_else(|_| json!({}));
@@ -678,11 +668,4 @@ fn reload_refusal(why: &[u8]) -> Value {
         fields.insert("reloaded".to_owned(), false.into());
     }
     answer
-}
-
-/// The characters with a meaning in a query. Names of services and addresses stay readable.
-const ENCODED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'/').remove(b':');
-
-fn encode_component(text: &str) -> impl Display {
-    utf8_percent_encode(text, ENCODED)
 }

@@ -85,13 +85,20 @@ struct Readiness {
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
+    shut: Vec<String>,
+    #[serde(flatten)]
+    restart: RestartFacts,
+}
+
+/// What an operator has to know before a restart: a file that is not in force, and what the disk does not take.
+#[derive(Debug, Deserialize, Serialize)]
+struct RestartFacts {
+    #[serde(default)]
     refused_reload: Option<String>,
     #[serde(default)]
-    shut: Vec<String>,
+    refusal: Option<Refusal>,
     #[serde(default)]
     unwritten_drains: Option<String>,
-    #[serde(default)]
-    refusal: Option<Refusal>,
     #[serde(default)]
     unwritten: Option<Unwritten>,
 }
@@ -102,7 +109,7 @@ impl Readiness {
     fn is_well(&self) -> bool {
         let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
         let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
-        let is_in_force = self.refused_reload.is_none() && self.unwritten_drains.is_none();
+        let is_in_force = self.restart.refused_reload.is_none() && self.restart.unwritten_drains.is_none();
         let do_backends_answer = self.failing_checks.is_empty()
             && self.failing_backends.is_empty()
             && self.failing_backends_omitted == 0;
@@ -223,11 +230,9 @@ pub(super) struct Status {
     denied_clients: Vec<DeniedClients>,
     denied_clients_omitted: u64,
     event_knowledge_faults: Vec<KnowledgeFault>,
-    refused_reload: Option<String>,
     shut: Vec<String>,
-    unwritten_drains: Option<String>,
-    refusal: Option<Refusal>,
-    unwritten: Option<Unwritten>,
+    #[serde(flatten)]
+    restart: RestartFacts,
 }
 
 #[derive(Debug, Serialize)]
@@ -349,11 +354,8 @@ impl Status {
             denied_clients: readiness.denied_clients,
             denied_clients_omitted: readiness.denied_clients_omitted,
             event_knowledge_faults: readiness.event_knowledge_faults,
-            refused_reload: readiness.refused_reload,
+            restart: readiness.restart,
             shut: readiness.shut,
-            unwritten_drains: readiness.unwritten_drains,
-            refusal: readiness.refusal,
-            unwritten: readiness.unwritten,
         }
     }
 
@@ -405,7 +407,7 @@ impl Status {
         write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
         write_section(out, "the apiserver is not heard", self.apiserver.describe_absence().into_iter(), 0)?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
-        let unwritten = self.unwritten.iter().flat_map(Unwritten::describe_state).collect::<Vec<_>>();
+        let unwritten = self.restart.unwritten.iter().flat_map(Unwritten::describe_state).collect::<Vec<_>>();
         write_section(out, "disk", unwritten.into_iter(), 0)?;
         write_section(out, "datapath", self.faults.iter().cloned(), 0)?;
         let filters = self.filters.iter().map(|it| format!("{}: {}", it.place, it.rule));
@@ -464,8 +466,8 @@ impl Status {
 
     /// Why the configuration file is not in force.
     fn describe_refused_reload(&self) -> Vec<String> {
-        let Some(why) = &self.refused_reload else { return Vec::new() };
-        let rest = self.refusal.iter().flat_map(Refusal::describe_state);
+        let Some(why) = &self.restart.refused_reload else { return Vec::new() };
+        let rest = self.restart.refusal.iter().flat_map(Refusal::describe_state);
         why.lines().map(str::to_owned).chain(rest).collect()
     }
 

@@ -70,8 +70,8 @@ impl ServiceView {
 }
 
 impl ServiceView {
-    /// Whether clients get no backend because the manifests have no slice of it. No controller writes one there, so none
-    /// will come.
+    /// Whether clients get no backend because the manifests have no slice of it. No controller writes one there, so
+    /// none will come.
     pub fn lacks_manifest_slices(&self, frontend: &FrontendView) -> bool {
         self.key.source == Source::Manifests
             && self.slices.is_empty()

@@ -58,6 +58,9 @@ pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoi
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
 
+/// Where people find the pages, whose names follow.
+pub const GUIDE_URL: &str = "https://holdfast.io/";
+
 /// The answer to one query.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct Explanation<'a> {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a reader gets only receivers and shared values, so it can change nothing.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use holdfast_agent::datapath::RefusalLog;
@@ -36,8 +36,8 @@ pub(super) struct ReadingSenders {
 }
 
 pub(super) struct ReadingParts<'a> {
-    pub(super) file: &'a Path,
-    pub(super) config: &'a Config,
+    /// The file and its content.
+    pub(super) config: (&'a Path, &'a Config),
     pub(super) cluster: (Option<&'a Access>, Option<&'a Kubernetes>),
     pub(super) engine: &'a EngineThread,
     pub(super) maps: MapReceivers,
@@ -50,12 +50,10 @@ pub(super) struct ReadingParts<'a> {
 impl ReadingParts<'_> {
     /// The readings, and the senders for the rest of their state.
     pub(super) fn into_readings(self) -> (Readings, ReadingSenders) {
-        let (datapath, live_maps) = self.maps;
-        let (access, kubernetes) = self.cluster;
-        let (effective, effective_now) = watch_channel(settings::effective_config(self.config));
+        let ((datapath, live_maps), (access, kubernetes)) = (self.maps, self.cluster);
+        let (effective, effective_now) = watch_channel(settings::effective_config(self.config.1));
         let (counting, more_services) = default_channel();
-        let (proxies, proxies_now) = default_channel();
-        let (filters, filters_now) = default_channel();
+        let ((proxies, proxies_now), (filters, filters_now)) = (default_channel(), default_channel());
         let (routes, routes_now) = default_channel();
         let (refused, refused_reload) = default_channel();
         let (shut, shut_now) = default_channel();
@@ -72,7 +70,7 @@ impl ReadingParts<'_> {
             checks: Arc::default(),
             names: Arc::default(),
             more_services,
-            announced: self.config.kubernetes.events.then(Arc::default),
+            announced: self.config.1.kubernetes.events.then(Arc::default),
             history: self.history,
             last_write: self.last_write,
             engine: self.engine.client.clone(),
@@ -86,29 +84,28 @@ impl ReadingParts<'_> {
             node_port_listeners: at_node_ports_now,
             drains: self.drains,
             closed_ports: Arc::default(),
-            files: NodeFiles { config: absolute(self.file), state: self.config.state.path.clone() },
+            files: node_files(self.config),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
             clock: holdfast_host::clock::now,
         };
-        (
-            readings,
-            ReadingSenders {
-                effective,
-                active_blocks: counting,
-                proxies,
-                filters,
-                routes,
-                reload_refusal: refused,
-                closed_listeners: shut,
-                node_port_listeners: at_node_ports,
-            },
-        )
+        let senders = ReadingSenders {
+            effective,
+            active_blocks: counting,
+            proxies,
+            filters,
+            routes,
+            reload_refusal: refused,
+            closed_listeners: shut,
+            node_port_listeners: at_node_ports,
+        };
+        (readings, senders)
     }
 }
 
-/// The path as seen from any folder.
-fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+/// Where the files are, as seen from any folder.
+fn node_files((file, config): (&Path, &Config)) -> NodeFiles {
+    let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
+    NodeFiles { config: absolute, state: config.state.path.clone() }
 }
 
 /// The log of denied clients, which gets the services' names from the engine.

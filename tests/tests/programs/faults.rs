@@ -111,7 +111,7 @@ faults! {
     SOURCE_RANGES, memory_source_ranges_exclude_the_client, kernel_source_ranges_exclude_the_client;
     ALL_UNREADY, memory_all_endpoints_are_unready, kernel_all_endpoints_are_unready;
     APISERVER, memory_the_apiserver_is_unreachable, kernel_the_apiserver_is_unreachable;
-    APISERVER_ITSELF, memory_the_apiserver_is_unreachable_by_its_own_command, kernel_the_apiserver_is_unreachable_by_its_own_command;
+    APISERVER_ITSELF, memory_the_apiserver_by_its_own_command, kernel_the_apiserver_by_its_own_command;
     DISK, memory_the_disk_is_full, kernel_the_disk_is_full;
     VIP, memory_a_vip_is_claimed_twice, kernel_a_vip_is_claimed_twice;
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
-    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, ObjectRef, Outcome, Packet,
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Outcome, Packet,
     PacketShare, RefusalRow, SliceRef,
 };
 use holdfast_status::printable::Printable;
@@ -176,7 +176,7 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
         push_line(out, 2, &format!("next: {}", it.next));
     }
     if let Some(page) = &it.page {
-        push_line(out, 2, &format!("see: {page}"));
+        push_line(out, 2, &format!("see: {GUIDE_URL}{page}"));
     }
 }
 

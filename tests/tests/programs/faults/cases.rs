@@ -372,7 +372,7 @@ pub(super) const SELECTOR_EXPLAINED: Case = Case {
             "next: It is not served by itself: no controller writes EndpointSlices of manifests. Write one.",
         ],
     )
-    .never(&["with the first endpoint", "no usable endpoint of it yet"])],
+    .never(&["with the first endpoint", "no usable endpoint of it yet", "see: docs/"])],
     ..SELECTOR
 };
 
