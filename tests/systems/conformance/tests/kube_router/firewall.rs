@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::policies::Stage;
+use super::policies::stage::Stage;
 use super::typing::{eventually, typed};
 
 const MANIFEST: &str = include_str!("../../manifests/kube-router.yaml");

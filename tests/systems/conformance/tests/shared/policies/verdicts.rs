@@ -9,20 +9,10 @@ use super::stage::{Stage, policy_name};
 
 const POLICIES: &str = include_str!("policies.yaml");
 
-const HEADING: &str = "policy\tclient\ttarget\tfrom before\tnew\n";
+pub(crate) const HEADING: &str = "policy\tclient\ttarget\tfrom before\tnew\n";
 
-/// The policies that are enforced by a program that comes later.
-const LATER: [&str; 3] = ["nobody-to-servers", "clients-to-servers", "clients-to-servers-alone"];
-
-/// The new connections for which holdfast differs by decision: policy, client, target and verdict. Here a pod dials the
-/// NodePort of its own node, and the backend is on the other one. kube-proxy gives it the node's address, so rules about
-/// the pod do not apply to it, and rules about nodes do. With holdfast it keeps its own.
-const DIFFERENCES: [[&str; 4]; 4] = [
-    ["clients-to-servers", "client-n1", "nodeport-two", "passes"],
-    ["clients-to-servers", "client-n2", "far-one", "passes"],
-    ["nodes-to-servers", "client-n1", "nodeport-two", "stopped"],
-    ["nodes-to-servers", "client-n2", "far-one", "stopped"],
-];
+/// A new connection for which holdfast differs by decision: policy, client, target and verdict.
+pub(crate) type Difference = [&'static str; 4];
 
 /// Enforces each policy alone while connections are open, and asks.
 pub(crate) fn table(stage: &Stage) -> String {
@@ -34,51 +24,29 @@ pub(crate) fn table(stage: &Stage) -> String {
     [HEADING.to_owned()].into_iter().chain(rows).collect()
 }
 
-/// The same for some policies, where the program that enforces them comes when connections are open. `begin` starts it,
-/// `enforced` waits until the proxy knows, `end` takes it and its rules away.
-pub(crate) fn table_of(stage: &Stage, begin: impl Fn(), enforced: impl Fn(), end: impl Fn()) -> String {
-    let rows = policies().filter(|policy| LATER.contains(&policy_name(policy))).map(|policy| {
-        stage.hold();
-        begin();
-        stage.enforce(policy);
-        enforced();
-        let rows = rows_of(stage, policy);
-        end();
-        rows
-    });
-    [HEADING.to_owned()].into_iter().chain(rows).collect()
-}
-
-/// The recorded rows for programs that come later.
-pub(crate) fn within(recorded: &str) -> String {
-    let later = |row: &&str| LATER.iter().any(|policy| row.split('\t').next() == Some(policy));
-    let rows = recorded.split_inclusive('\n').filter(|row| *row == HEADING || later(row));
-    rows.collect()
-}
-
 /// Compares a table with kube-proxy's, apart from the differences.
 #[track_caller]
-pub(crate) fn compare(recorded: &str, table: &str) {
-    let expected: Vec<String> = recorded.lines().map(with_differences).collect();
+pub(crate) fn compare(recorded: &str, differences: &[Difference], table: &str) {
+    let expected: Vec<String> = recorded.lines().map(|row| with_differences(row, differences)).collect();
     let (expected, table): (Vec<&str>, Vec<&str>) =
         (expected.iter().map(String::as_str).collect(), table.lines().collect());
     let other: Vec<&&str> = table.iter().filter(|row| !expected.contains(row)).collect();
     assert!(other.is_empty() && expected == table, "not as with kube-proxy: {other:#?}");
 }
 
-fn with_differences(row: &str) -> String {
+fn with_differences(row: &str, all: &[Difference]) -> String {
     let columns: Vec<&str> = row.split('\t').collect();
     let [policy, client, target, before, _] = columns[..] else { return row.to_owned() };
-    let differing = DIFFERENCES.iter().find(|it| it[..3] == [policy, client, target]);
+    let differing = all.iter().find(|it| it[..3] == [policy, client, target]);
     differing.map_or_else(|| row.to_owned(), |it| [policy, client, target, before, it[3]].join("\t"))
 }
 
-fn policies() -> impl Iterator<Item = &'static str> {
+pub(crate) fn policies() -> impl Iterator<Item = &'static str> {
     POLICIES.split("---\n")
 }
 
 /// Asks, and lifts the policy.
-fn rows_of(stage: &Stage, policy: &str) -> String {
+pub(crate) fn rows_of(stage: &Stage, policy: &str) -> String {
     let (old, new) = stage.held_and_new();
     stage.lift(policy);
     let rows = new.iter().map(|((client, target), ways)| {
