@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
-    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Outcome, Packet,
-    PacketShare, RefusalRow, SliceRef,
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Outcome,
+    Packet, PacketShare, RefusalRow, SliceRef,
 };
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;

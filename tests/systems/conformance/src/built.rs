@@ -52,15 +52,15 @@ impl Built {
     /// The topology with the layer of its pod network's programs, if that has any.
     pub(crate) fn with_layers(&self, topology: &Topology) -> Result<Topology, ClusterError> {
         let mut topology = topology.clone();
-        if topology.cni.flannel_backend().is_some() {
-            let path = target_folder().join("flannel/layer");
-            if !path.exists() {
-                return Err(ClusterError::NoFlannel { path });
-            }
-            topology.layers.push(path);
-        }
+        topology.layers.extend(topology.cni.supply().map(layer).transpose()?);
         Ok(topology)
     }
+}
+
+/// The layer of machines' disks that `scripts/SUPPLY.sh` has built.
+pub fn layer(supply: &'static str) -> Result<PathBuf, ClusterError> {
+    let path = target_folder().join(supply).join("layer");
+    if path.exists() { Ok(path) } else { Err(ClusterError::NoPodNetwork { path, supply }) }
 }
 
 /// The newest build, release or debug: an old one would be tested in place of a new one.

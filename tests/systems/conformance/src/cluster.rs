@@ -13,12 +13,15 @@ use crate::error::{at, write};
 use crate::leftovers;
 use crate::machine::Machine;
 use crate::program::wait;
-use crate::topology::{Cni, Init, MachineName, Proxy, Topology};
+use crate::topology::{Cni, Family, Init, MachineName, Proxy, Topology};
 use crate::wires::Wires;
 use crate::{Built, ClusterError, control_plane, node, units};
 
 /// An apiserver is ready in five seconds; on two processors with five clusters it takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(180);
+
+/// kube-router's routers know each other after six seconds; once they did not after two minutes.
+const ROUTES_LIMIT: Duration = Duration::from_secs(300);
 
 const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 
@@ -168,7 +171,31 @@ impl Cluster {
         let (network, dns) = (node::network_objects(&self.topology), node::cluster_dns(&self.topology));
         let objects = [&node::objects(&self.topology), rights, &network, &dns];
         self.apply(&objects.join("\n---\n"))?;
-        if self.topology.cni == Cni::Nobody { Ok(()) } else { self.wait_until_ready() }
+        if self.topology.cni == Cni::Nobody {
+            return Ok(());
+        }
+        self.wait_until_ready()?;
+        if self.topology.cni == Cni::KubeRouter { self.wait_for_routes() } else { Ok(()) }
+    }
+
+    /// Waits until kube-router leads from each node to the pods of the others.
+    fn wait_for_routes(&self) -> Result<(), ClusterError> {
+        let nodes = || self.topology.node_names();
+        let pairs: Vec<_> = nodes().flat_map(|from| nodes().map(move |to| (from, to))).collect();
+        let lead = || pairs.iter().all(|(from, to)| from == to || self.leads(*from, *to));
+        if wait(ROUTES_LIMIT, lead) {
+            return Ok(());
+        }
+        let (awaited, last) = ("routes of kube-router".to_owned(), String::new());
+        Err(ClusterError::Late { awaited, limit: ROUTES_LIMIT, logs: self.logs_after_end(), last })
+    }
+
+    fn leads(&self, from: MachineName, to: MachineName) -> bool {
+        let ranges = to.pods().into_iter().take(if self.topology.family == Family::Dual { 2 } else { 1 });
+        ranges.into_iter().all(|range| {
+            let route = self.on(from.as_str()).and_then(|node| node.run(&["ip", "route", "show", &range]));
+            route.is_ok_and(|route| !route.stdout.is_empty())
+        })
     }
 
     /// Waits also for the first roles and namespaces.

@@ -21,11 +21,13 @@ pub enum ClusterError {
         /// The folder whose `release` and `debug` were searched.
         target: PathBuf,
     },
-    /// Flannel was not built.
-    #[error("there is no {}; build it: scripts/flannel.sh", path.display())]
-    NoFlannel {
-        /// Where it was expected.
+    /// The programs of the pod network were not built.
+    #[error("there is no {}; build it: scripts/{supply}.sh", path.display())]
+    NoPodNetwork {
+        /// Where they were expected.
         path: PathBuf,
+        /// The name of the script.
+        supply: &'static str,
     },
     /// None, or more nodes than addresses.
     #[error("{asked} nodes; a cluster has 1 to {}", crate::topology::NODES_MAX)]

@@ -44,7 +44,7 @@ mod units;
 mod wires;
 
 pub use self::baseline::{Baseline, Comparison, Difference, Exceptions};
-pub use self::built::Built;
+pub use self::built::{Built, layer};
 pub use self::cluster::Cluster;
 pub use self::error::ClusterError;
 pub use self::guard::guarded;

@@ -9,7 +9,7 @@ use crate::control_plane::{becoming, service};
 use crate::credentials::Authority;
 use crate::error::write;
 use crate::topology::{
-    APISERVER_PORT, Cni, DNS_SERVICE, Family, MachineName, PODS, Proxy, SECOND_APISERVER, Topology,
+    APISERVER_PORT, Cni, DNS_SERVICE, Family, MachineName, PODS, Proxy, SECOND_APISERVER, SERVICES, Topology,
     VIRTUAL_ADDRESS,
 };
 use crate::{Built, ClusterError};
@@ -80,7 +80,7 @@ fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
         Cni::PointToPoint => r#""type": "ptp""#,
-        Cni::Flannel | Cni::FlannelHostGateway | Cni::Nobody => return None,
+        Cni::Flannel | Cni::FlannelHostGateway | Cni::KubeRouter | Cni::Nobody => return None,
     };
     let ranges = each_family(topology, node.pods().map(|range| format!(r#"[{{"subnet": "{range}"}}]"#)));
     let routes = each_family(topology, ["0.0.0.0/0", "::/0"].map(|to| format!(r#"{{"dst": "{to}"}}"#)));
@@ -200,9 +200,23 @@ pub(crate) fn objects(topology: &Topology) -> String {
     topology.node_names().map(object).collect()
 }
 
-/// The pod network that objects of the cluster install. Each of Flannel's backends here has one of its kinds of rules.
+/// The pod network that objects of the cluster install.
 pub(crate) fn network_objects(topology: &Topology) -> String {
-    let Some(backend) = topology.cni.flannel_backend() else { return String::new() };
+    match topology.cni {
+        Cni::KubeRouter => kube_router(topology),
+        cni => cni.flannel_backend().map(|backend| flannel(topology, backend)).unwrap_or_default(),
+    }
+}
+
+/// kube-router for pod networks and policies.
+fn kube_router(topology: &Topology) -> String {
+    include_str!("../manifests/kube-router.yaml")
+        .replace("=DUAL\n", &format!("={}\n", topology.family == Family::Dual))
+        .replace("=SERVICES\n", &format!("={}\n", topology.of_family(&SERVICES)))
+}
+
+/// Each of Flannel's backends here has one of its kinds of rules.
+fn flannel(topology: &Topology, backend: &str) -> String {
     let (dual, nftables) = (topology.family == Family::Dual, topology.cni == Cni::FlannelHostGateway);
     include_str!("../manifests/flannel.yaml")
         .replace("\"BACKEND\"", &format!("\"{backend}\""))
@@ -257,6 +271,15 @@ mod tests {
         let text = network_objects(&topology);
         assert!(text.contains(r#""Type": "host-gw""#) && text.contains(r#""EnableIPv6": false"#), "{text}");
         assert!(text.contains(r#""EnableNFTables": true,"#), "{text}");
+        assert_eq!(pod_network(MachineName::Node(1), &topology), None);
+    }
+
+    #[test]
+    fn kube_router_has_the_families_and_ranges_of_the_cluster() {
+        let topology = Topology { cni: Cni::KubeRouter, ..Topology::default() };
+        let text = network_objects(&topology);
+        assert!(text.contains("--enable-ipv6=true\n"), "{text}");
+        assert!(text.contains("--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112\n"), "{text}");
         assert_eq!(pod_network(MachineName::Node(1), &topology), None);
     }
 

@@ -37,6 +37,8 @@ pub enum Cni {
     Flannel,
     /// The same, with routes to the other nodes, and rules of nftables.
     FlannelHostGateway,
+    /// kube-router's DaemonSet, which leads to the other nodes by routes, and enforces network policies.
+    KubeRouter,
     /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,
 }
@@ -47,6 +49,16 @@ impl Cni {
         match self {
             Self::Flannel => Some("vxlan"),
             Self::FlannelHostGateway => Some("host-gw"),
+            Self::Bridge | Self::PointToPoint | Self::KubeRouter | Self::Nobody => None,
+        }
+    }
+
+    /// The name of the script that builds its programs, and of the folder that has them. Such a pod network also leads
+    /// from node to node by itself.
+    pub(crate) fn supply(self) -> Option<&'static str> {
+        match self {
+            Self::Flannel | Self::FlannelHostGateway => Some("flannel"),
+            Self::KubeRouter => Some("kube-router"),
             Self::Bridge | Self::PointToPoint | Self::Nobody => None,
         }
     }
@@ -254,7 +266,7 @@ macro_rules! words {
 words!(Init: Script "script", Systemd "systemd");
 words!(
     Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw",
-    Nobody "nobody"
+    KubeRouter "kube-router", Nobody "nobody"
 );
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
@@ -300,7 +312,7 @@ mod tests {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),
-            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw nobody"
+            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw kube-router nobody"
         );
     }
 }

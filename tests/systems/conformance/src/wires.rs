@@ -89,9 +89,9 @@ impl Wires {
         orders
     }
 
-    /// The nodes whose pods a machine reaches by a route of ours. Between nodes, Flannel leads.
+    /// The nodes whose pods a machine reaches by a route of ours. Between nodes, some pod networks lead.
     fn reached_by_routes(&self, machine: MachineName) -> impl Iterator<Item = MachineName> {
-        let leads_itself = self.topology.cni.flannel_backend().is_some() && machine.is_node();
+        let leads_itself = self.topology.cni.supply().is_some() && machine.is_node();
         self.topology.node_names().filter(move |node| *node != machine && !leads_itself)
     }
 

@@ -28,6 +28,8 @@ const BURST: Duration = Duration::from_millis(50);
 /// The rest after a scan, as a multiple of the scan's duration, so that rules that keep changing take at most a
 /// twentieth of a processor.
 const REST_FACTOR: u32 = 20;
+/// The longest rest while nothing observes: meanwhile, packets bypass a firewall that comes.
+const BLIND_MAX: Duration = Duration::from_secs(1);
 /// How many scans in a row may fail before that counts as an observer: the kernel may be briefly short of memory.
 const FAILED_MAX: usize = 3;
 /// The notice groups of nftables and of IPsec policies: `NFNLGRP_NFTABLES` and `XFRMNLGRP_POLICY`.
@@ -67,7 +69,8 @@ pub async fn run(found: watch::Sender<Observers>) {
                 is_news
             });
         }
-        tokio::time::sleep((begun.elapsed() * REST_FACTOR).clamp(BURST, RESCAN_EVERY)).await;
+        let observed = found.borrow().first.is_some();
+        tokio::time::sleep(rest_after(begun.elapsed(), observed)).await;
         tokio::select! {
             () = NetlinkMonitor::wait_if_open(&mut rules) => {}
             () = NetlinkMonitor::wait_if_open(&mut policies) => {}
@@ -76,6 +79,11 @@ pub async fn run(found: watch::Sender<Observers>) {
         tokio::time::sleep(BURST).await;
         rules.iter_mut().chain(&mut policies).for_each(NetlinkMonitor::discard_pending);
     }
+}
+
+/// The rest after a scan. Once something observes, another firewall changes nothing, so that a longer rest is safe.
+fn rest_after(scan: Duration, observed: bool) -> Duration {
+    (scan * REST_FACTOR).clamp(BURST, if observed { RESCAN_EVERY } else { BLIND_MAX })
 }
 
 /// The result of a scan; `None` if the former result still holds, because only a few scans have failed.

@@ -3,10 +3,11 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use holdfast_fixtures::network_namespace;
 
-use super::{FAILED_MAX, find_observers, has_legacy_tables, merge_look};
+use super::{FAILED_MAX, find_observers, has_legacy_tables, merge_look, rest_after};
 use crate::devices::Observers;
 
 /// The first observer in a network namespace in which these commands have run, each with its input.
@@ -206,4 +207,13 @@ fn a_firewall_with_unreadable_rules_is_an_observer() {
     assert!(!has_legacy_tables(root.path()), "the kernel supports them and has none");
     std::fs::write(path.join("ip6_tables_names"), "filter\n").unwrap();
     assert!(has_legacy_tables(root.path()));
+}
+
+#[test]
+fn a_firewall_that_comes_is_seen_within_a_second_of_the_last_scan() {
+    let slow = Duration::from_millis(400);
+    assert_eq!(rest_after(slow, false), Duration::from_secs(1));
+    assert_eq!(rest_after(slow, true), Duration::from_secs(8), "what observes is there already");
+    let quick = Duration::from_millis(10);
+    assert_eq!(rest_after(quick, false), rest_after(quick, true));
 }
