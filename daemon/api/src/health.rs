@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::{ObjectName, Source, Transport};
+use holdfast_core::snapshot::Snapshot;
 use holdfast_diagnose::evidence::Listener;
 use holdfast_diagnose::node_ports::describe_node_port_listener;
 use holdfast_knowledge::Fault;
@@ -299,6 +300,13 @@ struct SourceRow {
     synced: bool,
 }
 
+/// The first processes at node ports, and how many more there are.
+fn list_node_port_listeners(readings: &Readings, snapshot: &Snapshot) -> (Vec<NodePortListenerRow>, usize) {
+    let all = Arc::clone(&readings.node_port_listeners.borrow());
+    let rows = all.iter().take(FAILING_NAMED_MAX).map(|it| NodePortListenerRow::new(&snapshot.node, it));
+    (rows.collect(), all.len().saturating_sub(FAILING_NAMED_MAX))
+}
+
 /// Whether the datapath is in sync with the sources; JSON also has the state for a restart.
 pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let readings = &visit.readings;
@@ -324,7 +332,7 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
     let (closed, closed_ports_omitted) = readings.closed_ports.named_ports();
     let (failing, failing_checks_omitted) = readings.checks.unusable(FAILING_NAMED_MAX);
     let (failing_backends, failing_backends_omitted) = list_failing(&snapshot, &readings.datapath());
-    let at_node_ports = Arc::clone(&readings.node_port_listeners.borrow());
+    let (node_port_listeners, node_port_listeners_omitted) = list_node_port_listeners(readings, &snapshot);
     let (denied_clients, denied_clients_omitted) =
         list_denied(&snapshot, &readings.refusals.snapshot(), readings.now());
     let event_knowledge_faults =
@@ -342,12 +350,8 @@ pub(super) fn readyz(visit: &RequestContext, _: Query, form: Form) -> Response {
         failing_checks_omitted,
         failing_backends,
         failing_backends_omitted,
-        node_port_listeners: at_node_ports
-            .iter()
-            .take(FAILING_NAMED_MAX)
-            .map(|it| NodePortListenerRow::new(&snapshot.node, it))
-            .collect(),
-        node_port_listeners_omitted: at_node_ports.len().saturating_sub(FAILING_NAMED_MAX),
+        node_port_listeners,
+        node_port_listeners_omitted,
         denied_clients,
         denied_clients_omitted,
         event_knowledge_faults,
