@@ -410,7 +410,7 @@ impl<'a> Apiserver<'a> {
         if let Some(problem) = &self.zone_problem {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
-        out.extend(self.describe_next().iter().flat_map(|next| next.as_bytes()));
+        out.extend(self.describe_next().unwrap_or_default().into_bytes());
         out.push(b'\n');
         if is_wide {
             let titles = [&ENDPOINT_TITLES[..], &LAST_ERROR].concat();
