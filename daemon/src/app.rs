@@ -159,8 +159,7 @@ impl App {
     fn start(file: &ConfigFile, config: &Config, logging: Arc<Logging>) -> Result<Self, AppError> {
         let (blocks_out, blocks) = watch_channel(settings::parse_blocks(config, &file.path)?);
         let base = Foundation::open(config)?;
-        let (events, incoming) = mpsc::channel(GROUPS_WAITING_MAX);
-        let (fail, failures) = mpsc::channel(1);
+        let ((events, incoming), (fail, failures)) = (mpsc::channel(GROUPS_WAITING_MAX), mpsc::channel(1));
         let (decisions, devices) = device_channels();
         let (in_force, gatherer) = config_channels(&file.path, config, base.access.as_ref(), &base.node.0);
         let upkeep = build_upkeep(base.map_senders, &fail, devices, &in_force);

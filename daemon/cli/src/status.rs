@@ -7,6 +7,7 @@ mod checks;
 mod datapath;
 mod denied;
 mod disk;
+mod failures;
 mod refused_reload;
 mod trouble;
 mod unserved;
@@ -28,6 +29,7 @@ use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::denied::DeniedClients;
 use self::disk::Unwritten;
+use self::failures::Failures;
 use self::refused_reload::Refusal;
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
@@ -62,26 +64,8 @@ struct Readiness {
     stale_since: Option<String>,
     snapshot: SnapshotStatus,
     history: HistoryRow,
-    #[serde(default)]
-    closed_ports: Vec<ClosedPort>,
-    #[serde(default)]
-    closed_ports_omitted: u64,
-    #[serde(default)]
-    failing_checks: Vec<FailingCheck>,
-    #[serde(default)]
-    failing_checks_omitted: u64,
-    #[serde(default)]
-    failing_backends: Vec<FailingBackend>,
-    #[serde(default)]
-    failing_backends_omitted: u64,
-    #[serde(default)]
-    node_port_listeners: Vec<NodePortListener>,
-    #[serde(default)]
-    node_port_listeners_omitted: u64,
-    #[serde(default)]
-    denied_clients: Vec<DeniedClients>,
-    #[serde(default)]
-    denied_clients_omitted: u64,
+    #[serde(flatten)]
+    failures: Failures,
     #[serde(default)]
     event_knowledge_faults: Vec<KnowledgeFault>,
     #[serde(default)]
@@ -108,12 +92,12 @@ impl Readiness {
     /// services are as they should be.
     fn is_well(&self) -> bool {
         let is_written = self.snapshot.error.is_none() && self.history.error.is_none();
-        let are_ports_open = self.closed_ports.iter().all(|it| it.service.is_none());
+        let are_ports_open = self.failures.closed_ports.iter().all(|it| it.service.is_none());
         let is_in_force = self.restart.refused_reload.is_none() && self.restart.unwritten_drains.is_none();
-        let do_backends_answer = self.failing_checks.is_empty()
-            && self.failing_backends.is_empty()
-            && self.failing_backends_omitted == 0;
-        let are_ports_own = are_ports_open && self.node_port_listeners.is_empty();
+        let do_backends_answer = self.failures.failing_checks.is_empty()
+            && self.failures.failing_backends.is_empty()
+            && self.failures.failing_backends_omitted == 0;
+        let are_ports_own = are_ports_open && self.failures.node_port_listeners.is_empty();
         self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer
     }
 
@@ -219,16 +203,8 @@ pub(super) struct Status {
     errors: Vec<FailedService>,
     rejected: Vec<RejectedObject>,
     rejected_dropped: u64,
-    closed_ports: Vec<ClosedPort>,
-    closed_ports_omitted: u64,
-    failing_checks: Vec<FailingCheck>,
-    failing_checks_omitted: u64,
-    failing_backends: Vec<FailingBackend>,
-    failing_backends_omitted: u64,
-    node_port_listeners: Vec<NodePortListener>,
-    node_port_listeners_omitted: u64,
-    denied_clients: Vec<DeniedClients>,
-    denied_clients_omitted: u64,
+    #[serde(flatten)]
+    failures: Failures,
     event_knowledge_faults: Vec<KnowledgeFault>,
     shut: Vec<String>,
     #[serde(flatten)]
@@ -343,16 +319,7 @@ impl Status {
             errors,
             rejected,
             rejected_dropped,
-            closed_ports: readiness.closed_ports,
-            closed_ports_omitted: readiness.closed_ports_omitted,
-            failing_checks: readiness.failing_checks,
-            failing_checks_omitted: readiness.failing_checks_omitted,
-            failing_backends: readiness.failing_backends,
-            failing_backends_omitted: readiness.failing_backends_omitted,
-            node_port_listeners: readiness.node_port_listeners,
-            node_port_listeners_omitted: readiness.node_port_listeners_omitted,
-            denied_clients: readiness.denied_clients,
-            denied_clients_omitted: readiness.denied_clients_omitted,
+            failures: readiness.failures,
             event_knowledge_faults: readiness.event_knowledge_faults,
             restart: readiness.restart,
             shut: readiness.shut,
@@ -425,12 +392,17 @@ impl Status {
         write_section(out, "rejected", rejected, self.rejected_dropped)?;
         let ignored = ignored.into_iter().map(RejectedObject::describe_ignored_kind);
         write_section(out, "ignored in the manifests", ignored, 0)?;
-        let closed = self.closed_ports.iter().map(ClosedPort::describe_state);
-        write_section(out, "closed ports", closed, self.closed_ports_omitted)?;
-        write_next(out, self.closed_ports.iter().find_map(|it| it.service.as_deref()))?;
-        let others = self.node_port_listeners.iter().map(|it| it.why.clone());
-        write_section(out, "other processes at node ports", others, self.node_port_listeners_omitted)?;
-        let next = self.node_port_listeners.first().map(NodePortListener::next_commands);
+        let closed = self.failures.closed_ports.iter().map(ClosedPort::describe_state);
+        write_section(out, "closed ports", closed, self.failures.closed_ports_omitted)?;
+        write_next(out, self.failures.closed_ports.iter().find_map(|it| it.service.as_deref()))?;
+        let others = self.failures.node_port_listeners.iter().map(|it| it.why.clone());
+        write_section(
+            out,
+            "other processes at node ports",
+            others,
+            self.failures.node_port_listeners_omitted,
+        )?;
+        let next = self.failures.node_port_listeners.first().map(NodePortListener::next_commands);
         next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))?;
         write_section(out, "files about Events", self.event_knowledge_faults.iter().map(describe_fault), 0)
     }
@@ -447,20 +419,20 @@ impl Status {
         write_section(out, "draining", describe_groups(draining).into_iter(), 0)?;
         write_section(out, "not serving", describe_groups(failing).into_iter(), 0)?;
         write_section(out, "not serving, yet or on purpose", describe_groups(intended).into_iter(), 0)?;
-        let failing = self.failing_checks.iter().map(FailingCheck::describe_state);
-        write_section(out, "failing health checks", failing, self.failing_checks_omitted)?;
-        write_next(out, self.failing_checks.first().map(FailingCheck::service))?;
-        let failing = self.failing_backends.iter().map(FailingBackend::describe_state);
-        write_section(out, "backends that fail clients", failing, self.failing_backends_omitted)?;
-        write_next(out, self.failing_backends.first().map(FailingBackend::service))?;
+        let failing = self.failures.failing_checks.iter().map(FailingCheck::describe_state);
+        write_section(out, "failing health checks", failing, self.failures.failing_checks_omitted)?;
+        write_next(out, self.failures.failing_checks.first().map(FailingCheck::service))?;
+        let failing = self.failures.failing_backends.iter().map(FailingBackend::describe_state);
+        write_section(out, "backends that fail clients", failing, self.failures.failing_backends_omitted)?;
+        write_next(out, self.failures.failing_backends.first().map(FailingBackend::service))?;
         self.write_denied(out)
     }
 
     /// Writes who was turned away lately. It may be meant, so it makes no status bad.
     fn write_denied(&self, out: &mut impl Write) -> io::Result<()> {
-        let lines = self.denied_clients.iter().map(DeniedClients::describe_state);
-        write_section(out, "clients turned away", lines, self.denied_clients_omitted)?;
-        let next = self.denied_clients.first().map(DeniedClients::next_command);
+        let lines = self.failures.denied_clients.iter().map(DeniedClients::describe_state);
+        write_section(out, "clients turned away", lines, self.failures.denied_clients_omitted)?;
+        let next = self.failures.denied_clients.first().map(DeniedClients::next_command);
         next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
     }
 

@@ -35,6 +35,18 @@ pub(super) struct ReadingSenders {
     pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
 }
 
+/// Where the readings see that state.
+struct ReadingReceivers {
+    effective: watch::Receiver<Arc<EffectiveConfig>>,
+    active_blocks: watch::Receiver<Arc<[Arc<ParsedBlock>]>>,
+    proxies: watch::Receiver<Arc<[OtherProxy]>>,
+    filters: watch::Receiver<Arc<[Filter]>>,
+    routes: watch::Receiver<Arc<AnnouncementStatus>>,
+    reload_refusal: watch::Receiver<Option<RefusedReload>>,
+    closed_listeners: watch::Receiver<Vec<String>>,
+    node_port_listeners: watch::Receiver<NodePortListeners>,
+}
+
 pub(super) struct ReadingParts<'a> {
     /// The file and its content.
     pub(super) config: (&'a Path, &'a Config),
@@ -47,20 +59,45 @@ pub(super) struct ReadingParts<'a> {
     pub(super) drains: watch::Receiver<drains::DrainsWrite>,
 }
 
+fn open_channels(config: &Config) -> (ReadingSenders, ReadingReceivers) {
+    let (effective, effective_now) = watch_channel(settings::effective_config(config));
+    let (active_blocks, active_blocks_now) = default_channel();
+    let ((proxies, proxies_now), (filters, filters_now)) = (default_channel(), default_channel());
+    let (routes, routes_now) = default_channel();
+    let (reload_refusal, reload_refusal_now) = default_channel();
+    let (closed_listeners, closed_listeners_now) = default_channel();
+    let (node_port_listeners, node_port_listeners_now) = default_channel();
+    let senders = ReadingSenders {
+        effective,
+        active_blocks,
+        proxies,
+        filters,
+        routes,
+        reload_refusal,
+        closed_listeners,
+        node_port_listeners,
+    };
+    let receivers = ReadingReceivers {
+        effective: effective_now,
+        active_blocks: active_blocks_now,
+        proxies: proxies_now,
+        filters: filters_now,
+        routes: routes_now,
+        reload_refusal: reload_refusal_now,
+        closed_listeners: closed_listeners_now,
+        node_port_listeners: node_port_listeners_now,
+    };
+    (senders, receivers)
+}
+
 impl ReadingParts<'_> {
     /// The readings, and the senders for the rest of their state.
     pub(super) fn into_readings(self) -> (Readings, ReadingSenders) {
         let ((datapath, live_maps), (access, kubernetes)) = (self.maps, self.cluster);
-        let (effective, effective_now) = watch_channel(settings::effective_config(self.config.1));
-        let (counting, more_services) = default_channel();
-        let ((proxies, proxies_now), (filters, filters_now)) = (default_channel(), default_channel());
-        let (routes, routes_now) = default_channel();
-        let (refused, refused_reload) = default_channel();
-        let (shut, shut_now) = default_channel();
-        let (at_node_ports, at_node_ports_now) = default_channel();
+        let (senders, shown) = open_channels(self.config.1);
         let readings = Readings {
             snapshots: self.engine.snapshots.clone(),
-            config: effective_now,
+            config: shown.effective,
             datapath,
             live_maps,
             apiserver: access.map(Access::views),
@@ -69,34 +106,24 @@ impl ReadingParts<'_> {
             probes: Arc::default(),
             checks: Arc::default(),
             names: Arc::default(),
-            more_services,
+            more_services: shown.active_blocks,
             announced: self.config.1.kubernetes.events.then(Arc::default),
             history: self.history,
             last_write: self.last_write,
             engine: self.engine.client.clone(),
             verifications: Verifications::default(),
             liveness: self.engine.liveness(),
-            proxies: proxies_now,
-            filters: filters_now,
-            routes: routes_now,
-            refused_reload,
-            closed_listeners: shut_now,
-            node_port_listeners: at_node_ports_now,
+            proxies: shown.proxies,
+            filters: shown.filters,
+            routes: shown.routes,
+            refused_reload: shown.reload_refusal,
+            closed_listeners: shown.closed_listeners,
+            node_port_listeners: shown.node_port_listeners,
             drains: self.drains,
             closed_ports: Arc::default(),
             files: node_files(self.config),
             about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
             clock: holdfast_host::clock::now,
-        };
-        let senders = ReadingSenders {
-            effective,
-            active_blocks: counting,
-            proxies,
-            filters,
-            routes,
-            reload_refusal: refused,
-            closed_listeners: shut,
-            node_port_listeners: at_node_ports,
         };
         (readings, senders)
     }

@@ -9,10 +9,10 @@ impl Status {
     pub(crate) fn list_services_in_trouble(&self) -> Vec<String> {
         let outages = self.not_serving.iter().filter(|it| it.is_outage()).map(|it| it.service());
         let unwritten = self.errors.iter().map(|it| it.service.as_str());
-        let failing = self.failing_backends.iter().map(|it| it.service());
+        let failing = self.failures.failing_backends.iter().map(|it| it.service());
         let held = self.held.iter().map(|it| it.service());
-        let checked = self.failing_checks.iter().map(|it| it.service());
-        let closed = self.closed_ports.iter().filter_map(|it| it.service.as_deref());
+        let checked = self.failures.failing_checks.iter().map(|it| it.service());
+        let closed = self.failures.closed_ports.iter().filter_map(|it| it.service.as_deref());
         let mut named = Vec::new();
         for service in outages.chain(unwritten).chain(failing).chain(held).chain(checked).chain(closed) {
             if !named.iter().any(|it| it == service) {
