@@ -170,12 +170,22 @@ impl Cluster {
         let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
         let (network, dns) = (node::network_objects(&self.topology), node::cluster_dns(&self.topology));
         let objects = [&node::objects(&self.topology), rights, &network, &dns];
+        self.make_kinds()?;
         self.apply(&objects.join("\n---\n"))?;
         if self.topology.cni == Cni::Nobody {
             return Ok(());
         }
         self.wait_until_ready()?;
         if self.topology.cni == Cni::KubeRouter { self.wait_for_routes() } else { Ok(()) }
+    }
+
+    /// Makes the kinds of objects that the pod network has.
+    fn make_kinds(&self) -> Result<(), ClusterError> {
+        if self.topology.cni != Cni::Calico {
+            return Ok(());
+        }
+        self.kubectl(&["apply", "--server-side", "-f", "/opt/calico/crds.yaml"])?;
+        self.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).map(drop)
     }
 
     /// Waits until kube-router leads from each node to the pods of the others.

@@ -39,7 +39,7 @@ struct Choice {
     focus: Option<String>,
     #[arg(long)]
     nodes: Option<u8>,
-    /// The pod network: `bridge`, `ptp`, `flannel` (VXLAN), `flannel-host-gw` or `kube-router`.
+    /// The pod network: `bridge`, `ptp`, `flannel` (VXLAN), `flannel-host-gw`, `kube-router` or `calico`.
     #[arg(long)]
     cni: Option<Cni>,
     /// The families of addresses: `ipv4` or `dual`.

@@ -80,7 +80,9 @@ fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
         Cni::PointToPoint => r#""type": "ptp""#,
-        Cni::Flannel | Cni::FlannelHostGateway | Cni::KubeRouter | Cni::Nobody => return None,
+        Cni::Flannel | Cni::FlannelHostGateway | Cni::KubeRouter | Cni::Calico | Cni::Nobody => {
+            return None;
+        }
     };
     let ranges = each_family(topology, node.pods().map(|range| format!(r#"[{{"subnet": "{range}"}}]"#)));
     let routes = each_family(topology, ["0.0.0.0/0", "::/0"].map(|to| format!(r#"{{"dst": "{to}"}}"#)));
@@ -204,6 +206,7 @@ pub(crate) fn objects(topology: &Topology) -> String {
 pub(crate) fn network_objects(topology: &Topology) -> String {
     match topology.cni {
         Cni::KubeRouter => kube_router(topology),
+        Cni::Calico => calico(topology),
         cni => cni.flannel_backend().map(|backend| flannel(topology, backend)).unwrap_or_default(),
     }
 }
@@ -213,6 +216,29 @@ fn kube_router(topology: &Topology) -> String {
     include_str!("../manifests/kube-router.yaml")
         .replace("=DUAL\n", &format!("={}\n", topology.family == Family::Dual))
         .replace("=SERVICES\n", &format!("={}\n", topology.of_family(&SERVICES)))
+}
+
+/// Calico, with pools for each node.
+fn calico(topology: &Topology) -> String {
+    let dual = topology.family == Family::Dual;
+    let manifest = include_str!("../manifests/calico.yaml")
+        .replace("ASSIGN6", &dual.to_string())
+        .replace("\"IP6\"", if dual { "autodetect" } else { "none" })
+        .replace("\"DUAL\"", &format!("\"{dual}\""));
+    let pools = topology.node_names().flat_map(|node| {
+        let families = each_family(topology, ["v4", "v6"]);
+        families.into_iter().zip(node.pods()).map(move |(family, range)| pool(node, family, &range))
+    });
+    [manifest].into_iter().chain(pools).collect::<Vec<_>>().join("\n---\n")
+}
+
+fn pool(node: MachineName, family: &str, range: &str) -> String {
+    let block = if family == "v4" { 26 } else { 122 };
+    format!(
+        "apiVersion: crd.projectcalico.org/v1\nkind: IPPool\nmetadata: {{name: {node}-{family}}}\n\
+         spec: {{cidr: \"{range}\", blockSize: {block}, vxlanMode: Always, ipipMode: Never, natOutgoing: true, \
+         nodeSelector: \"kubernetes.io/hostname == '{node}'\"}}"
+    )
 }
 
 /// Each of Flannel's backends here has one of its kinds of rules.
@@ -281,6 +307,19 @@ mod tests {
         assert!(text.contains("--enable-ipv6=true\n"), "{text}");
         assert!(text.contains("--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/112\n"), "{text}");
         assert_eq!(pod_network(MachineName::Node(1), &topology), None);
+    }
+
+    #[test]
+    fn calico_has_the_families_of_the_cluster_and_pools_for_each_node() {
+        let topology = Topology { cni: Cni::Calico, ..Topology::default() };
+        let text = network_objects(&topology);
+        assert!(
+            text.contains(r#""assign_ipv6": "true""#) && text.contains("name: IP6, value: autodetect}"),
+            "{text}"
+        );
+        assert!(text.contains("{name: n2-v6}\nspec: {cidr: \"fd00:10:244:2::/64\""), "{text}");
+        let four = network_objects(&Topology { family: Family::Ipv4, ..topology });
+        assert!(four.contains("FELIX_IPV6SUPPORT, value: \"false\"") && !four.contains("n1-v6"), "{four}");
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub enum Cni {
     FlannelHostGateway,
     /// kube-router's DaemonSet, which leads to the other nodes by routes, and enforces network policies.
     KubeRouter,
+    /// Calico's DaemonSet, which carries what pods send to other nodes in VXLAN, and enforces network policies.
+    Calico,
     /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,
 }
@@ -49,7 +51,7 @@ impl Cni {
         match self {
             Self::Flannel => Some("vxlan"),
             Self::FlannelHostGateway => Some("host-gw"),
-            Self::Bridge | Self::PointToPoint | Self::KubeRouter | Self::Nobody => None,
+            Self::Bridge | Self::PointToPoint | Self::KubeRouter | Self::Calico | Self::Nobody => None,
         }
     }
 
@@ -59,6 +61,7 @@ impl Cni {
         match self {
             Self::Flannel | Self::FlannelHostGateway => Some("flannel"),
             Self::KubeRouter => Some("kube-router"),
+            Self::Calico => Some("calico"),
             Self::Bridge | Self::PointToPoint | Self::Nobody => None,
         }
     }
@@ -266,7 +269,7 @@ macro_rules! words {
 words!(Init: Script "script", Systemd "systemd");
 words!(
     Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw",
-    KubeRouter "kube-router", Nobody "nobody"
+    KubeRouter "kube-router", Calico "calico", Nobody "nobody"
 );
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),
-            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw kube-router nobody"
+            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw kube-router calico nobody"
         );
     }
 }

@@ -89,14 +89,22 @@ hold() {
 	echo "$1 stopped"
 }
 
-# A connection that was held up for a moment is still one. TCP sends again after 0.2 s, 0.6 s, 1.4 s and 3 s.
+# Waits for two answers by each connection: one may have been under way. TCP sends again after 0.2 s, 0.6 s, 1.4 s, 3 s
+# and 6 s.
 held() {
-	local file before
-	declare -A before
+	local file
+	declare -A before missing
 	for file in "$folder"/*@*; do before[$file]=$(stat -c %s "$file"); done
-	pause 4
-	for file in "$folder"/*@*; do
-		if (($(stat -c %s "$file") > before[$file])); then echo "${file##*/} passes"; else echo "${file##*/} stopped"; fi
+	for _ in {1..40}; do
+		missing=()
+		for file in "${!before[@]}"; do
+			(($(stat -c %s "$file") >= before[$file] + 2)) || missing[$file]=1
+		done
+		((${#missing[@]} > 0)) || break
+		pause 0.25
+	done
+	for file in "${!before[@]}"; do
+		echo "${file##*/} $([[ -n ${missing[$file]:-} ]] && echo stopped || echo passes)"
 	done
 }
 
