@@ -53,7 +53,7 @@ use holdfast_agent::paced_receiver::PacedReceiver;
 
 use background::BackgroundTasks;
 use foundation::{Foundation, MapSenders};
-use readings::ReadingParts;
+use readings::{ReadingParts, build_readings};
 use sources::{SourceContext, Sources};
 use start::{build_snapshot_writer, start_recorder};
 
@@ -169,7 +169,7 @@ impl App {
         let (keeper, written) = build_snapshot_writer((base.folder, base.damage), &engine, cluster, &history);
         let event_readings = EventStatus::new(gatherer.editions());
         let (acts, requests, draining) = client_requests::channels(gatherer, base.drains, &config.state.path);
-        let (readings, senders) = ReadingParts {
+        let (readings, senders) = build_readings(ReadingParts {
             config: (&file.path, config),
             cluster: (base.access.as_ref(), base.kubernetes.as_ref()),
             engine: &engine,
@@ -178,8 +178,7 @@ impl App {
             history,
             last_write: written,
             drains: draining.last_write(),
-        }
-        .into_readings();
+        });
         let shown = (readings.clone(), event_readings.clone(), acts);
         let admin = admin::start(&settings::admin_settings(config), shown, senders.closed_listeners);
         let in_force_ends = (senders.effective, blocks_out, senders.reload_refusal);

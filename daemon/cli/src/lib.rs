@@ -352,10 +352,7 @@ impl Cli {
             ClientCommand::Watch(filter) => {
                 watch::run_watch(client, &build_path("/watch?", &filter.values), self.form(), fit, err)
             }
-            ClientCommand::Datapath => {
-                let exit = self.query_table(client, "datapath", &[], fit)?;
-                Ok(if status::has_datapath_faults(client)? { Exit::Finding } else { exit })
-            }
+            ClientCommand::Datapath => self.datapath(client, fit),
             ClientCommand::Apiserver { action: None } => self.query_table(client, "apiserver", &[], fit),
             ClientCommand::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(client, *address, fit)
@@ -385,6 +382,12 @@ impl Cli {
                 completions::print_completions(*shell, out).map_err(Into::into)
             }
         }
+    }
+
+    /// Shows programs and maps, and ends as `status` judges them.
+    fn datapath(&self, client: &Client, out: &mut impl Write) -> Result<Exit, ClientError> {
+        let exit = self.query_table(client, "datapath", &[], out)?;
+        Ok(if status::has_datapath_faults(client)? { Exit::Finding } else { exit })
     }
 
     /// Orders a drain, or shows all drains.

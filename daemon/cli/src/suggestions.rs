@@ -1,7 +1,7 @@
 //! What to type in place of a command or an option that other programs have.
 //!
-//! Invariant: it knows words of kubectl, systemctl, ipvsadm and HAProxy. Clap finds misspelt words of ours by itself, and
-//! its guess for a word of another program is wrong.
+//! Invariant: it knows words of kubectl, systemctl, ipvsadm and HAProxy. Clap finds misspelt words of ours by itself,
+//! and its guess for a word of another program is wrong.
 
 use clap::ValueEnum;
 use clap::error::{ContextKind, ContextValue};

@@ -90,43 +90,41 @@ fn open_channels(config: &Config) -> (ReadingSenders, ReadingReceivers) {
     (senders, receivers)
 }
 
-impl ReadingParts<'_> {
-    /// The readings, and the senders for the rest of their state.
-    pub(super) fn into_readings(self) -> (Readings, ReadingSenders) {
-        let ((datapath, live_maps), (access, kubernetes)) = (self.maps, self.cluster);
-        let (senders, shown) = open_channels(self.config.1);
-        let readings = Readings {
-            snapshots: self.engine.snapshots.clone(),
-            config: shown.effective,
-            datapath,
-            live_maps,
-            apiserver: access.map(Access::views),
-            watches: kubernetes.map(Kubernetes::view).unwrap_or_default(),
-            refusals: with_service_names(self.refusals, self.engine),
-            probes: Arc::default(),
-            checks: Arc::default(),
-            names: Arc::default(),
-            more_services: shown.active_blocks,
-            announced: self.config.1.kubernetes.events.then(Arc::default),
-            history: self.history,
-            last_write: self.last_write,
-            engine: self.engine.client.clone(),
-            verifications: Verifications::default(),
-            liveness: self.engine.liveness(),
-            proxies: shown.proxies,
-            filters: shown.filters,
-            routes: shown.routes,
-            refused_reload: shown.reload_refusal,
-            closed_listeners: shown.closed_listeners,
-            node_port_listeners: shown.node_port_listeners,
-            drains: self.drains,
-            closed_ports: Arc::default(),
-            files: node_files(self.config),
-            about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
-            clock: holdfast_host::clock::now,
-        };
-        (readings, senders)
-    }
+/// The readings, and the senders for the rest of their state.
+pub(super) fn build_readings(parts: ReadingParts<'_>) -> (Readings, ReadingSenders) {
+    let ((datapath, live_maps), (access, kubernetes)) = (parts.maps, parts.cluster);
+    let (senders, shown) = open_channels(parts.config.1);
+    let readings = Readings {
+        snapshots: parts.engine.snapshots.clone(),
+        config: shown.effective,
+        datapath,
+        live_maps,
+        apiserver: access.map(Access::views),
+        watches: kubernetes.map(Kubernetes::view).unwrap_or_default(),
+        refusals: with_service_names(parts.refusals, parts.engine),
+        probes: Arc::default(),
+        checks: Arc::default(),
+        names: Arc::default(),
+        more_services: shown.active_blocks,
+        announced: parts.config.1.kubernetes.events.then(Arc::default),
+        history: parts.history,
+        last_write: parts.last_write,
+        engine: parts.engine.client.clone(),
+        verifications: Verifications::default(),
+        liveness: parts.engine.liveness(),
+        proxies: shown.proxies,
+        filters: shown.filters,
+        routes: shown.routes,
+        refused_reload: shown.reload_refusal,
+        closed_listeners: shown.closed_listeners,
+        node_port_listeners: shown.node_port_listeners,
+        drains: parts.drains,
+        closed_ports: Arc::default(),
+        files: node_files(parts.config),
+        about: About { version: env!("CARGO_PKG_VERSION"), started: now() },
+        clock: holdfast_host::clock::now,
+    };
+    (readings, senders)
 }
 
 /// Where the files are, as seen from any folder.
