@@ -24,10 +24,12 @@ pub mod load;
 pub mod names;
 pub mod packet_probe;
 mod probe_packet;
+pub mod queries;
 mod raw;
 pub mod sctp;
 mod seen_source;
 mod serve;
+pub mod sidecar;
 pub mod speakers;
 pub mod tracked;
 pub mod uplinks;
@@ -41,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 
-use self::ask::Asker;
+use self::ask::{Asker, Transport};
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
 use self::crowd::{ApiClients, Question};
@@ -50,7 +52,9 @@ pub use self::errand::Errand;
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
 use self::load::{Kind, Load};
+use self::queries::Queries;
 pub use self::serve::{Role, Server};
+use self::sidecar::Known;
 
 /// The most that a command inside may write; the rest is cut off.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
@@ -307,6 +311,33 @@ impl Bed {
         command.args(["whom", name]).args(addresses.iter().map(SocketAddr::to_string));
         let first = addresses.first().copied().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         Server::start(command, first)
+    }
+
+    /// Starts a client that asks a DNS server so many questions a second.
+    pub fn queries(
+        &self,
+        location: Location<'_>,
+        transport: Transport,
+        server: SocketAddr,
+        rate: u32,
+    ) -> Result<Queries, BedError> {
+        let mut command = self.command(location, &self.child)?;
+        command.args(["queries", queries::transport_word(transport), &server.to_string(), &rate.to_string()]);
+        Queries::start(command)
+    }
+
+    /// Starts a mesh's proxy in a pod, and in a cgroup from `child_cgroup`.
+    pub fn sidecar(&self, pod: Location<'_>, cgroup: &Path, known: Known) -> Result<Server, BedError> {
+        let mut command = self.command_at(pod, cgroup, &self.child)?;
+        command.args(["sidecar", known.word()]);
+        Server::start(command, (Ipv4Addr::UNSPECIFIED, 0).into())
+    }
+
+    /// Starts a client that sends requests on command, in a cgroup from `child_cgroup`.
+    pub fn asker_in(&self, location: Location<'_>, cgroup: &Path) -> Result<Asker, BedError> {
+        let mut command = self.command_at(location, cgroup, &self.child)?;
+        command.arg("ask");
+        Asker::start(command)
     }
 
     /// Starts a client that sends requests on command.
