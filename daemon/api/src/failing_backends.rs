@@ -10,9 +10,9 @@ use std::num::NonZeroU16;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
-use holdfast_core::list::SlotState;
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+use holdfast_core::snapshot::Snapshot;
 use holdfast_core::words;
+use holdfast_diagnose::explain::takes_clients;
 use holdfast_status::datapath::{BackendRefusals, Status};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
@@ -110,13 +110,6 @@ fn collect_failures(datapath: &DatapathView) -> Failures {
         }
     }
     failures
-}
-
-/// Whether new clients of a frontend may get this backend.
-fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
-    let port = frontend.position.and_then(|position| view.ports.get(position));
-    let row = port.and_then(|port| port.rows.find(backend));
-    row.is_some_and(|row| row.is_chosen() && row.state() == SlotState::Active)
 }
 
 #[cfg(test)]

@@ -39,7 +39,9 @@ pub(super) fn write_text(
         out.write_all(&text)?;
     }
     match services.len().saturating_sub(DIAGNOSED_MAX) {
-        0 if services.is_empty() => writeln!(out, "\nNo service is in trouble, as far as this node sees.")?,
+        0 if services.is_empty() => {
+            writeln!(out, "\nNo service fails its clients, as far as this node sees.")?
+        }
         0 => {}
         1 => writeln!(out, "\nand 1 more service: holdfast diagnose NAMESPACE/NAME")?,
         more => writeln!(out, "\nand {more} more services: holdfast diagnose NAMESPACE/NAME")?,

@@ -7,6 +7,7 @@
 mod balancer;
 mod closed_ports;
 mod details;
+mod failing_backends;
 mod host;
 mod obstacles;
 mod packet;
@@ -35,6 +36,7 @@ use details::{AppliedState, DesiredState, RejectedUpdate};
 pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
+pub use failing_backends::takes_clients;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
@@ -54,6 +56,10 @@ pub use query_match::{DialTarget, ExplainQuery, QueryMatch};
 pub use record_match::is_about;
 pub use sentence::{describe_frontend as sentence_of, describe_reason};
 pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoint_state, write_status};
+
+/// The sentence where every frontend has backends, and that is not enough.
+const ONLY_BACKENDS_FAIL: &str =
+    "Each frontend has backends, and some of them fail clients: `holdfast status` names them.";
 
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
@@ -77,6 +83,9 @@ pub struct Explanation<'a> {
     pub past: Vec<Record>,
     pub apiserver: Option<String>,
     pub stale_since: Option<Rfc3339>,
+    /// Whether backends of any service failed clients within five minutes.
+    #[serde(skip)]
+    pub do_backends_fail: bool,
 }
 
 /// One service of the answer.
@@ -103,6 +112,9 @@ pub struct ExplainedService<'a> {
     pub closed_ports: Vec<String>,
     /// UDP backends that reported their port closed to outside clients through this node.
     pub refusing_backends: Vec<String>,
+    /// Its backends that failed clients within five minutes, for people; programs have `/readyz`.
+    #[serde(skip)]
+    pub failing_backends: Vec<String>,
     /// The latest records of the history, oldest first.
     pub history: Vec<Record>,
 }
@@ -242,12 +254,18 @@ impl ResolvedQuery {
             let headline = describe_headline(snapshot, question, *found, subjects);
             if subjects.is_empty() { headline + &given.obstacles.describe() } else { headline }
         });
+        let do_backends_fail = failing_backends::has_failing(&given.datapath);
+        let sentence = match question {
+            ExplainQuery::Trouble if do_backends_fail && subjects.is_empty() => ONLY_BACKENDS_FAIL.to_owned(),
+            _ => sentence,
+        };
         let divergence = given.datapath.divergence_reason();
         let divergence =
             divergence.map(|why| format!("Clients may still meet something else, because {why}. "));
         Explanation {
             found: Code(*found),
             sentence: divergence.unwrap_or_default() + &sentence,
+            do_backends_fail,
             packet,
             services: subjects.iter().map(|it| explain_service(given, snapshot, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -275,7 +293,8 @@ impl ResolvedQuery {
         // A health check port belongs to the service, and to none of its addresses.
         let is_service = matches!(self.query, ExplainQuery::Service(_) | ExplainQuery::Trouble);
         let is_bad = |it: &ExplainedService<'_>| {
-            is_service && !it.closed_ports.is_empty() || it.frontends.iter().any(differs)
+            let is_closed = is_service && !it.closed_ports.is_empty();
+            is_closed || !it.failing_backends.is_empty() || it.frontends.iter().any(differs)
         };
         let fails =
             |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
@@ -283,6 +302,7 @@ impl ResolvedQuery {
         match self.found {
             // Whoever asks about a backend asks whether clients get there by any address.
             QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
+            QueryMatch::Trouble if answer.do_backends_fail => true,
             _ => answer.services.iter().any(is_bad) || failed.contains(&true),
         }
     }
@@ -481,6 +501,7 @@ fn explain_service<'a>(
         refusals: details::build_refusal_rows(&given.refusals, subject),
         closed_ports: given.closed_health_ports(view),
         refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
+        failing_backends: failing_backends::describe_failing(&given.datapath, subject),
         history: given.history(&view.key.name),
     }
 }

@@ -102,6 +102,9 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
     for closed in &it.closed_ports {
         push_line(out, 1, &format!("Health check port {closed}"));
     }
+    for failing in &it.failing_backends {
+        push_line(out, 1, &format!("Fails clients: {failing}"));
+    }
     for frontend in &it.frontends {
         write_frontend(out, frontend);
     }
@@ -148,7 +151,8 @@ fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> 
     let is_served = |frontend: &FrontendRow<'_>| {
         matches!(frontend.verdict.0, Verdict::Serving | Verdict::Bypassed) && frontend.error.is_none()
     };
-    let is_well = it.closed_ports.is_empty() && it.frontends.iter().all(is_served);
+    let do_ports_answer = it.closed_ports.is_empty() && it.failing_backends.is_empty();
+    let is_well = do_ports_answer && it.frontends.iter().all(is_served);
     let ask = match (it.frontends.is_empty(), is_well) {
         (true, _) => return None,
         (false, true) => "Clients fail nonetheless?",
@@ -199,7 +203,7 @@ fn describe_clients(frontends: &[FrontendRow<'_>]) -> Vec<String> {
         let packets = if dropped == 1 { "packet" } else { "packets" };
         lines.push(format!(
             "Tries so far{port} ({}, all frontends together): {connects} sent to a backend (whether it took them is \
-             not seen here), {refused} refused by holdfast, {dropped} {packets} dropped by holdfast{again}",
+             not counted), {refused} refused by holdfast, {dropped} {packets} dropped by holdfast{again}",
             it.protocol
         ));
     }

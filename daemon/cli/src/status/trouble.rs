@@ -13,8 +13,10 @@ impl Status {
         let held = self.held.iter().map(|it| it.service());
         let checked = self.failures.failing_checks.iter().map(|it| it.service());
         let closed = self.failures.closed_ports.iter().filter_map(|it| it.service.as_deref());
+        let listening = self.failures.node_port_listeners.iter().map(|it| it.service.as_str());
+        let first = outages.chain(unwritten).chain(failing).chain(held).chain(checked);
         let mut named = Vec::new();
-        for service in outages.chain(unwritten).chain(failing).chain(held).chain(checked).chain(closed) {
+        for service in first.chain(closed).chain(listening) {
             if !named.iter().any(|it| it == service) {
                 named.push(service.to_owned());
             }

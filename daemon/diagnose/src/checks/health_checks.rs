@@ -75,7 +75,7 @@ fn last_result(seen: &CheckStatus) -> Option<CheckResult> {
 /// What a person may look at first. `more` ends the sentence.
 fn look_at(checked: &[CheckedBackend<'_>], more: &str) -> Remedy {
     let places = join_names(checked.iter().map(|(at, _)| at));
-    Remedy::safe(&format!("See whether a process listens at {places}, {more}"))
+    Remedy::safe(format!("See whether a process listens at {places}, {more}"))
 }
 
 fn describe_backends(checked: &[CheckedBackend<'_>]) -> String {

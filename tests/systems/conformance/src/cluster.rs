@@ -20,8 +20,11 @@ use crate::{Built, ClusterError, control_plane, node, units};
 /// An apiserver is ready in five seconds; on two processors with five clusters it takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 
-/// kube-router's routers know each other after six seconds; once they did not after two minutes.
-const ROUTES_LIMIT: Duration = Duration::from_secs(300);
+/// kube-router's routers know each other after six seconds; twice they never did.
+const ROUTES_LIMIT: Duration = Duration::from_secs(100);
+
+/// How often kube-router may begin anew.
+const ROUTES_ATTEMPTS: usize = 3;
 
 const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 
@@ -193,8 +196,12 @@ impl Cluster {
         let nodes = || self.topology.node_names();
         let pairs: Vec<_> = nodes().flat_map(|from| nodes().map(move |to| (from, to))).collect();
         let lead = || pairs.iter().all(|(from, to)| from == to || self.leads(*from, *to));
-        if wait(ROUTES_LIMIT, lead) {
-            return Ok(());
+        for _ in 0..ROUTES_ATTEMPTS {
+            if wait(ROUTES_LIMIT, lead) {
+                return Ok(());
+            }
+            // Its routers now and then do not find each other at the start of a cluster, and never look again.
+            self.kubectl(&["--namespace=kube-system", "delete", "pod", "--selector=k8s-app=kube-router"])?;
         }
         let (awaited, last) = ("routes of kube-router".to_owned(), String::new());
         Err(ClusterError::Late { awaited, limit: ROUTES_LIMIT, logs: self.logs_after_end(), last })

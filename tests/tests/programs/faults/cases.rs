@@ -272,10 +272,11 @@ backends = [\"127.0.0.9:8081\"]
     asks: &[
         Ask::new(
             &["explain", "static/web"],
-            0,
+            1,
             &[
-                "40 sent to a backend (whether it took them is not seen here), 0 refused by holdfast",
-                "Clients fail nonetheless? holdfast diagnose static/web",
+                "Fails clients: 127.0.0.9:8081 refused clients of 10.96.0.10:80/TCP, the last one at ",
+                "40 sent to a backend (whether it took them is not counted), 0 refused by holdfast",
+                "Cause and remedy: holdfast diagnose static/web",
             ],
         )
         .on(Datapath::Kernel),
@@ -292,6 +293,10 @@ backends = [\"127.0.0.9:8081\"]
         )
         .never(&[
             "ss -ltnp","targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
+    ],
+    more: &[
+        Ask::new(&["explain"], 1, &["Each frontend has backends, and some of them fail clients: `holdfast status` names them."])
+            .on(Datapath::Kernel),
     ],
     ..BARE
 };
@@ -366,7 +371,7 @@ pub(super) const SELECTOR_EXPLAINED: Case = Case {
     clients: &[],
     asks: &[Ask::new(
         &["explain", "shop/web"],
-        0,
+        1,
         &[
             "because the manifests have no EndpointSlice of it",
             "next: It is not served by itself: no controller writes EndpointSlices of manifests. Write one.",
@@ -832,7 +837,7 @@ pub(super) const APISERVER_ITSELF: Case = Case {
     asks: &[
         Ask::new(
             &["apiserver"],
-            0,
+            1,
             &[
                 "next look on its machine whether kube-apiserver runs; from here: curl -k https://127.",
                 "there is no Node of this name",

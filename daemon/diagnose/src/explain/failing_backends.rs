@@ -1,0 +1,63 @@
+//! Backends that fail clients, as the datapath has seen it within five minutes.
+//!
+//! Invariant: a backend is named while its service sends it clients. Any host may forge a refusal in a backend's name,
+//! so this is a reason to look.
+
+use std::net::SocketAddr;
+
+use holdfast_core::keys::Family;
+use holdfast_core::list::SlotState;
+use holdfast_core::snapshot::{FrontendView, ServiceView};
+use holdfast_status::datapath::{BackendRefusal, Status};
+use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::views::datapath::DatapathView;
+
+use super::query_match::Subject;
+
+/// The most backends of one service that are named.
+const BACKENDS_MAX: usize = 16;
+
+/// Whether new clients of a frontend may get this backend.
+pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
+    let port = frontend.position.and_then(|position| view.ports.get(position));
+    let row = port.and_then(|port| port.rows.find(backend));
+    row.is_some_and(|row| row.is_chosen() && row.state() == SlotState::Active)
+}
+
+/// Whether any backend of this node has failed clients lately.
+pub(super) fn has_failing(datapath: &DatapathView) -> bool {
+    datapath.status().is_some_and(|status| list_failures(status).next().is_some())
+}
+
+/// The backends at these frontends that failed clients, each in a sentence.
+pub(super) fn describe_failing(datapath: &DatapathView, subject: &Subject) -> Vec<String> {
+    let Some(status) = datapath.status() else { return Vec::new() };
+    let is_its = |it: &BackendRefusal| {
+        let mut dialled = subject.frontends().filter(|frontend| is_dialled(frontend, it));
+        dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
+    };
+    let failing = list_failures(status).filter(|(it, ..)| is_its(it)).take(BACKENDS_MAX);
+    failing
+        .map(|(it, what, seen)| {
+            let at = Rfc3339(status.time_at(seen));
+            format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
+        })
+        .collect()
+}
+
+/// Each failure, what its clients met, and the time of the last one by the datapath's clock.
+fn list_failures(status: &Status) -> impl Iterator<Item = (BackendRefusal, &'static str, u32)> {
+    let refused = status.backend_refusals().into_iter().map(|(it, seen)| (it, "refused clients", seen));
+    let silent = status.flows.iter().flat_map(|flows| flows.sweep.silent_backends.clone());
+    refused.chain(silent.map(|(it, seen)| (it, "answered no client", seen)))
+}
+
+/// Whether clients dialled this frontend: its address, or an address of the node at its node port.
+fn is_dialled(frontend: &FrontendView, failure: &BackendRefusal) -> bool {
+    let dialled = failure.frontend.ip();
+    let is_node_port = frontend.address.is_unspecified()
+        && Family::from_address(frontend.address) == Family::from_address(dialled);
+    frontend.port.get() == failure.frontend.port()
+        && frontend.protocol.transport() == Some(failure.transport)
+        && (frontend.address == dialled || is_node_port)
+}
