@@ -295,8 +295,12 @@ backends = [\"127.0.0.9:8081\"]
             "ss -ltnp","targetPort", "findings on pods", "Pod ", "selector", "not translated"]),
     ],
     more: &[
-        Ask::new(&["explain"], 1, &["Each frontend has backends, and some of them fail clients: `holdfast status` names them."])
-            .on(Datapath::Kernel),
+        Ask::new(
+            &["explain"],
+            1,
+            &["Each frontend has backends, and some of them fail clients: `holdfast status` names them."],
+        )
+        .on(Datapath::Kernel),
     ],
     ..BARE
 };
@@ -846,7 +850,7 @@ pub(super) const APISERVER_ITSELF: Case = Case {
             ],
         )
         .never(&["preferred", "CONNECTIONS"]),
-        Ask::new(&["apiserver", "-o", "wide"], 0, &["CONNECTIONS", "RESTARTS", "LAST ERROR AT"]),
+        Ask::new(&["apiserver", "-o", "wide"], 1, &["CONNECTIONS", "RESTARTS", "LAST ERROR AT"]),
     ],
     ..APISERVER
 };
