@@ -38,14 +38,12 @@ pub(super) fn write_text(
         exit = worse_exit(exit, diagnose(service, &mut text)?);
         out.write_all(&text)?;
     }
-    match services.len().saturating_sub(DIAGNOSED_MAX) {
-        0 if services.is_empty() => {
-            writeln!(out, "\nNo service fails its clients, as far as this node sees.")?
-        }
-        0 => {}
-        1 => writeln!(out, "\nand 1 more service: holdfast diagnose NAMESPACE/NAME")?,
-        more => writeln!(out, "\nand {more} more services: holdfast diagnose NAMESPACE/NAME")?,
-    }
+    let more = match services.len().saturating_sub(DIAGNOSED_MAX) {
+        0 if services.is_empty() => "\nNo service fails its clients, as far as this node sees.\n".to_owned(),
+        0 => String::new(),
+        more => format!("\nand {}: holdfast diagnose NAMESPACE/NAME\n", format_more(more)),
+    };
+    out.write_all(more.as_bytes())?;
     out.flush()?;
     Ok(exit)
 }
@@ -70,6 +68,10 @@ pub(super) fn write_json(
     writeln!(out, "{}", to_json(&NodeDiagnosis { status: &status, diagnoses, diagnoses_omitted })?)?;
     out.flush()?;
     Ok(exit)
+}
+
+fn format_more(services: usize) -> String {
+    if services == 1 { "1 more service".to_owned() } else { format!("{services} more services") }
 }
 
 /// The exit that tells more of what is wrong.

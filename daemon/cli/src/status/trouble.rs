@@ -3,15 +3,17 @@
 //! Invariant: a service is named once, and those whose clients fail now come first.
 
 use super::Status;
+use super::checks::{FailingBackend, FailingCheck};
+use super::unserved::NotServing;
 
 impl Status {
     /// The services with something to diagnose, the worst first.
     pub(crate) fn list_services_in_trouble(&self) -> Vec<String> {
-        let outages = self.not_serving.iter().filter(|it| it.is_outage()).map(|it| it.service());
+        let outages = self.not_serving.iter().filter(|it| it.is_outage()).map(NotServing::service);
         let unwritten = self.errors.iter().map(|it| it.service.as_str());
-        let failing = self.failures.failing_backends.iter().map(|it| it.service());
-        let held = self.held.iter().map(|it| it.service());
-        let checked = self.failures.failing_checks.iter().map(|it| it.service());
+        let failing = self.failures.failing_backends.iter().map(FailingBackend::service);
+        let held = self.held.iter().map(NotServing::service);
+        let checked = self.failures.failing_checks.iter().map(FailingCheck::service);
         let closed = self.failures.closed_ports.iter().filter_map(|it| it.service.as_deref());
         let listening = self.failures.node_port_listeners.iter().map(|it| it.service.as_str());
         let first = outages.chain(unwritten).chain(failing).chain(held).chain(checked);
