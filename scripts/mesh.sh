@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds what tests of meshes run: Istio's own code that makes the rules of a pod's network. It lies in the folder `mesh`
-# of the target folder, which all clones share. Versions and sums are in go.mod and go.sum of tests/systems/mesh. Needs
-# Go. Minutes the first time; silent when nothing has changed since.
+# Builds what tests of meshes run: Istio's own code that makes the rules of a pod's network. It lies in the folder
+# `mesh` of the target folder, which all clones share. Versions and sums are in go.mod and go.sum of
+# tests/systems/mesh. Needs Go. Minutes the first time; silent when nothing has changed since.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 PATH=/usr/local/go/bin:$PATH

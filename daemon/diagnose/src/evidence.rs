@@ -217,8 +217,6 @@ pub struct Flows {
     pub more_with_backends: u64,
     /// Number of other connections that were not read.
     pub more: u64,
-    /// Number of frontends with connections that were not read.
-    pub frontends_left: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

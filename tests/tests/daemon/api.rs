@@ -297,7 +297,7 @@ fn the_incident_as_recorded() {
         SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON  WRITE  BACKENDS
         default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     serving  -       done   169.254.128.7:60002
         default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -       done   169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving  -       done   169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -       done   169.254.128.7:60002
         default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -       done   169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     daemon.write("cluster.yaml", &recorded("endpoints: null\n  ports: null", 1));
@@ -305,7 +305,7 @@ fn the_incident_as_recorded() {
         SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON   WRITE  BACKENDS
         default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     held     control  done   169.254.128.7:60002(held)
         default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -        done   169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      0.0.0.0:30965/TCP       serving  -        done   169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -        done   169.254.128.7:60002
         default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -        done   169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     assert_eq!(

@@ -28,7 +28,7 @@ fn a_cluster_ips_missing_port_refuses_node_and_pods() {
             }
         }
         let refusals = daemon.tell(&["refusals"]).unwrap();
-        assert!(refusals.contains("no-such-port"), "{refusals}");
+        assert!(refusals.contains("the service has no such port"), "{refusals}");
     });
 }
 

@@ -128,6 +128,8 @@ fn kernel_no_client_fails_while_the_dns_server_is_down_silent_or_lies() {
     daemon.start().unwrap();
     wait_for(&mut daemon, &[1, 2]);
     let history = |it: &Daemon<'_>| it.tell(&["history", "static/web", "-o", "json"]).unwrap();
+    // The record follows the table by a moment.
+    daemon.wait_until(|it| Ok(!history(it).is_empty())).unwrap();
     let before = history(&daemon);
     let mut dialer = bed.dial(Location::NODE, FRONTEND.parse().unwrap()).unwrap();
     let mut resolver = Some(resolver);

@@ -154,9 +154,8 @@ pub(super) fn check_refused(case: &Case<'_>) -> Judgement {
 }
 
 fn describe_unread_flows(flows: &Flows) -> String {
-    let left = [(flows.more, "more connection"), (flows.frontends_left as u64, "more frontend")];
-    let left = left.into_iter().filter(|(number, _)| *number > 0);
-    let parts = left.map(|(number, what)| format_count(usize::try_from(number).unwrap_or(usize::MAX), what));
-    let parts: Vec<String> = parts.collect();
-    if parts.is_empty() { String::new() } else { format!(" Not read: {}.", parts.join(" and ")) }
+    match usize::try_from(flows.more).unwrap_or(usize::MAX) {
+        0 => String::new(),
+        more => format!(" Not read: {}.", format_count(more, "more connection")),
+    }
 }

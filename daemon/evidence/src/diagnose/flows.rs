@@ -1,47 +1,46 @@
 //! The connections of outside clients with a service's backends.
 //!
-//! Invariant: nothing is sent. The connections come from the flow table: those of a bounded number of the service's own
-//! frontends, and refused ones of its backends at any frontend.
+//! Invariant: nothing is sent. The connections come from the flow table: those at the service's own frontends, and
+//! refused ones of its backends at any frontend.
 
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::snapshot::ServiceView;
-use holdfast_datapath::{AddressFilter, Flow, FlowFilter, FlowTable, Stage};
+use holdfast_datapath::{Flow, FlowFilter, FlowTable, Stage};
 use holdfast_diagnose::evidence::{Evidence, Flows, Lookup, ObservedFlow};
 use holdfast_diagnose::frontend_targets;
-use holdfast_diagnose::limits::NAMED_MAX;
 
 use super::limits::FLOWS_MAX;
 
-/// The connections of outside clients with their backends, at most `FLOWS_MAX` of each frontend. Those with backends of
-/// the service are a sample, and more of them tell nothing new. All others are read, up to the same limit.
+/// The connections of outside clients with their backends, by one look through the table. Those with backends of the
+/// service are a sample of at most `FLOWS_MAX`, and more of them tell nothing new. All others are read, up to the same
+/// limit.
 pub fn gather_flows(evidence: &Evidence, table: Option<&FlowTable>) -> Lookup<Flows> {
     let Some(table) = table else {
         return Lookup::Skipped("packets are not translated on this node");
     };
     let mut flows = Flows::default();
-    let all = || frontend_targets(&evidence.snapshot, &evidence.views);
-    flows.frontends_left = all().count().saturating_sub(NAMED_MAX);
-    for (at, protocol) in all().take(NAMED_MAX) {
-        let place = AddressFilter { address: at.ip(), port: Some(at.port()) };
-        let filter = FlowFilter { frontend: Some(place), ..FlowFilter::default() };
-        let mut sample = Vec::new();
-        let report = table.find_flows_where(&filter, FLOWS_MAX, |it| {
-            if Some(it.transport) != protocol.transport() || !is_live(it) {
-                return false;
-            }
-            let has_backend = keeps_backend(&evidence.views, it);
-            if has_backend && sample.len() < FLOWS_MAX {
-                sample.push(observe_flow(it));
-            } else if has_backend {
-                flows.more_with_backends += 1;
-            }
-            !has_backend
-        });
-        flows.list.extend(sample.into_iter().chain(report.matches.iter().map(observe_flow)));
-        flows.more += report.omitted;
-    }
+    let own: BTreeSet<(SocketAddr, Transport)> = frontend_targets(&evidence.snapshot, &evidence.views)
+        .filter_map(|(at, protocol)| Some((at, protocol.transport()?)))
+        .collect();
+    let mut sample = Vec::new();
+    let report = table.find_flows_where(&FlowFilter::default(), FLOWS_MAX, |it| {
+        if !own.contains(&(it.frontend, it.transport)) || !is_live(it) {
+            return false;
+        }
+        let has_backend = keeps_backend(&evidence.views, it);
+        if has_backend && sample.len() < FLOWS_MAX {
+            sample.push(observe_flow(it));
+        } else if has_backend {
+            flows.more_with_backends += 1;
+        }
+        !has_backend
+    });
+    flows.list.extend(sample.into_iter().chain(report.matches.iter().map(observe_flow)));
+    flows.more = report.omitted;
     // Few connections are refused, so all refused ones are read, whichever frontend the client dialled.
     let refused = FlowFilter { refused: true, ..FlowFilter::default() };
     let refused = table.find_flows(&refused, FLOWS_MAX).matches;

@@ -72,7 +72,7 @@ pub(crate) const FILE_BYTES_MAX: u64 = 64 << 10;
 /// The most bytes of a list of sockets: 100,000 listeners.
 pub(crate) const NETLINK_BYTES_MAX: usize = 16 << 20;
 
-/// The most flows of one frontend that are read: a fault of one flow mostly affects many.
+/// The most flows of one service that are read: a fault of one flow mostly affects many.
 pub(crate) const FLOWS_MAX: usize = 1_000;
 
 /// The most bytes of an HTTP reply that are read, from a health port or a backend.
