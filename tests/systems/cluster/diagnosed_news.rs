@@ -212,7 +212,7 @@ fn a_truncated_endpoints_object_is_reported_and_slices_are_complete() {
                 "slices.counts ok",
                 "verdict ok",
             ],
-            says: &["sees 1000 addresses", "ready 1001"],
+            says: &["sees 1000 addresses", "1001 ready"],
         },
     );
     shows("An Endpoints object that has no room for all addresses", &text);

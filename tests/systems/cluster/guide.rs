@@ -80,7 +80,7 @@ fn is_of_nobody(word: &str) -> bool {
 }
 
 fn is_unit(word: &str) -> bool {
-    matches!(bare(word), "s" | "min" | "h" | "d")
+    matches!(bare(word), "s" | "min" | "h" | "d" | "ago" | "now")
 }
 
 /// The name of a slice ends with five random characters, without vowels.
