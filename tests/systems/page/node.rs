@@ -96,7 +96,10 @@ impl Node {
         let service = |number: usize| {
             format!(
                 "apiVersion: v1\nkind: Service\nmetadata: {{name: shop-{number}, namespace: load}}\n\
-                 spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n",
+                 spec: {{type: ClusterIP, clusterIP: 10.100.{}.{}, ports: [{{port: 80}}]}}\n---\n\
+                 apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\nendpoints: []\n\
+                 metadata: {{name: shop-{number}, namespace: load, labels: {{kubernetes.io/service-name: \
+                 shop-{number}}}}}\n",
                 number / 250,
                 number % 250 + 1
             )
