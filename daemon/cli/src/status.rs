@@ -29,7 +29,7 @@ use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::denied::DeniedClients;
 use self::disk::Unwritten;
-use self::failures::Failures;
+use self::failures::{ClosedPort, Failures, NodePortListener};
 use self::refused_reload::Refusal;
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
@@ -105,25 +105,6 @@ impl Readiness {
     fn has_only_blocks(&self) -> bool {
         self.sources.iter().all(|it| it.source == Source::Config.as_str())
     }
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct ClosedPort {
-    purpose: String,
-    address: String,
-    service: Option<String>,
-    why: String,
-}
-
-/// A process that listens at a node port.
-#[derive(Debug, Deserialize, Serialize)]
-struct NodePortListener {
-    service: String,
-    address: String,
-    protocol: String,
-    process: Option<String>,
-    pid: Option<u32>,
-    why: String,
 }
 
 #[derive(Debug, Deserialize, Serialize)]
@@ -575,29 +556,11 @@ impl FailedService {
     }
 }
 
-impl ClosedPort {
-    fn describe_state(&self) -> String {
-        let Self { purpose, address, service, why } = self;
-        format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
-    }
-}
-
 fn describe_fault(fault: &KnowledgeFault) -> String {
     let KnowledgeFault { file, line, id, message } = fault;
     let line = line.map(|line| format!(":{line}")).unwrap_or_default();
     let id = id.as_deref().map(|id| format!(" {id}:")).unwrap_or_default();
     format!("{file}{line}:{id} {message}")
-}
-
-impl NodePortListener {
-    /// What to type: a look at the process first.
-    fn next_commands(&self) -> String {
-        let diagnose = format!("holdfast diagnose {}", self.service);
-        match self.pid {
-            Some(pid) => format!("next: ps -fp {pid}, then: {diagnose}"),
-            None => format!("next: {diagnose}"),
-        }
-    }
 }
 
 impl RejectedObject {

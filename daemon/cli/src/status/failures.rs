@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::checks::{FailingBackend, FailingCheck};
 use super::denied::DeniedClients;
-use super::{ClosedPort, NodePortListener};
 
 #[derive(Debug, Deserialize, Serialize)]
 pub(super) struct Failures {
@@ -30,4 +29,41 @@ pub(super) struct Failures {
     pub(super) denied_clients: Vec<DeniedClients>,
     #[serde(default)]
     pub(super) denied_clients_omitted: u64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct ClosedPort {
+    purpose: String,
+    address: String,
+    pub(super) service: Option<String>,
+    why: String,
+}
+
+/// A process that listens at a node port.
+#[derive(Debug, Deserialize, Serialize)]
+pub(super) struct NodePortListener {
+    pub(super) service: String,
+    address: String,
+    protocol: String,
+    process: Option<String>,
+    pid: Option<u32>,
+    pub(super) why: String,
+}
+
+impl ClosedPort {
+    pub(super) fn describe_state(&self) -> String {
+        let Self { purpose, address, service, why } = self;
+        format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
+    }
+}
+
+impl NodePortListener {
+    /// What to type: a look at the process first.
+    pub(super) fn next_commands(&self) -> String {
+        let diagnose = format!("holdfast diagnose {}", self.service);
+        match self.pid {
+            Some(pid) => format!("next: ps -fp {pid}, then: {diagnose}"),
+            None => format!("next: {diagnose}"),
+        }
+    }
 }
