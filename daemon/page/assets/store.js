@@ -171,9 +171,9 @@ function learnTransition(record, { frontends, frontends_omitted: omitted, after 
   }
 }
 
-function met(row, record, { verdict, reason = null, backends, status, owner = null }) {
+function met(row, record, { verdict, reason = null, health: told, backends, status, owner = null }) {
   const text = `${row.key} ${row.type} ${verdict} ${reason ?? ""} ${row.source} ${row.port}`.toLowerCase();
-  const health = healthOf({ verdict, reason });
+  const health = told ?? healthOf({ verdict, reason });
   return { verdict, reason, health, backends, status, error: null, owner, since: record.time, first: null, text };
 }
 

@@ -209,6 +209,9 @@ pub struct Met {
     /// Why, unless serving.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<Word>,
+    /// The health of its clients, where verdict and reason alone would tell another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub health: Option<Word>,
     /// How many backends a new connection may get.
     pub backends: u32,
     /// Whether the maps hold what they should.

@@ -45,6 +45,8 @@ words! {
     /// Why a service has a condition, as metrics label it.
     pub enum ConditionCause {
         NeverHadAny = "never_had_any",
+        /// The manifests have no slice of it, and no controller writes one there.
+        NoSlices = "no_slices",
         AllUnready = "all_unready",
         ScaledToZero = "scaled_to_zero",
         /// A label keeps proxies away from all that is listed.
@@ -179,7 +181,10 @@ impl OldestConditions {
 
 /// The condition of a frontend's clients, if any.
 fn verdict_condition(view: &ServiceView, it: &FrontendView) -> Option<(ConditionKind, ConditionCause)> {
-    let cause = it.reason.map_or(ConditionCause::Unknown, reason_cause);
+    let cause = match it.reason {
+        _ if view.lacks_manifest_slices(it) => ConditionCause::NoSlices,
+        reason => reason.map_or(ConditionCause::Unknown, reason_cause),
+    };
     match it.verdict {
         Verdict::Refusing | Verdict::Passing => Some((ConditionKind::NoBackends, cause)),
         Verdict::Dropping => Some((ConditionKind::NoLocalBackend, policy_cause(view, it))),

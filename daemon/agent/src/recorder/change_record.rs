@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime};
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::drains::DrainChange;
 use holdfast_core::facts::{Meta, ServiceFacts, SliceFacts, Writer};
+use holdfast_core::health::Health;
 use holdfast_core::hold::{ProbeAnswer, ProbeResult};
 use holdfast_core::keys::{Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::list::{Row, Slot};
@@ -228,9 +229,12 @@ fn describe_row((view, row): RowInView<'_>) -> Met {
         Status::Done => "done",
         Status::Error(_) => "error",
     };
+    let health = view.frontend_health(row);
+    let is_special = health != Health::from_verdict(row.verdict, row.reason);
     Met {
         verdict: row.verdict.as_str().into(),
         reason: row.reason.map(|reason| Reason::as_str(reason).into()),
+        health: is_special.then(|| health.as_str().into()),
         backends: u32::try_from(view.backends(row).count()).unwrap_or(u32::MAX),
         status: status.into(),
         owner: row.owner.as_ref().map(ServiceKey::to_string),

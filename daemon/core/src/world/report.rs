@@ -178,7 +178,8 @@ fn drop_wiped(service: &mut Service, frontends: &Frontends, space: &mut Space) {
     space.indices.set_positions(ports);
 }
 
-/// Whether readers see another verdict, list or set of frontends than before.
+/// Whether readers see another verdict, health, list or set of frontends than before. An empty slice gives a Service of
+/// the manifests the same verdict and another health.
 fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
@@ -187,7 +188,10 @@ fn is_visible(before: Option<&ServiceView>, after: Option<&ServiceView>) -> bool
             before.state != after.state
                 || before.ports != after.ports
                 || old.len() != new.len()
-                || old.iter().zip(new.iter()).any(|(old, new)| is_visible_change(old, new))
+                || old.iter().zip(new.iter()).any(|(old, new)| {
+                    is_visible_change(old, new)
+                        || before.lacks_manifest_slices(old) != after.lacks_manifest_slices(new)
+                })
         }
         (None, None) => false,
         _ => true,

@@ -196,6 +196,18 @@ fn invariant_10_namespaces_take_turns_and_intended_conditions_come_last() {
     assert_eq!(Conditions::from_snapshot(&snapshot(views), &[]).named, found.named);
 }
 
+/// Nobody writes the slices of manifests, so the alert counts a Service without one, as `status` does.
+#[test]
+fn a_service_without_slices_waits_in_a_cluster_and_fails_in_manifests() {
+    let empty = [(CLUSTER, Verdict::Refusing, Some(Reason::NoEndpoints), 5)];
+    for (source, expected) in [
+        (Source::Kubernetes, "shop/web no_backends never_had_any 5"),
+        (Source::Manifests, "shop/web no_backends no_slices 5"),
+    ] {
+        check(vec![view("shop/web", source, &empty)], &[expected]);
+    }
+}
+
 /// The alert that wakes an operator leaves out what `status` does not call an outage, and nothing else.
 #[test]
 fn the_alert_of_services_without_backends_fires_for_outages_alone() {

@@ -65,6 +65,41 @@ fn an_order_to_drain_has_its_record_in_each_service_that_it_changes() {
     .assert_eq(&lines);
 }
 
+/// The same facts from a folder of manifests.
+fn of_manifests(event: Event) -> Event {
+    let source = Source::Manifests;
+    match event {
+        Event::ServiceApplied(facts) => {
+            let key = ServiceKey { source, ..facts.key.clone() };
+            Event::ServiceApplied(Arc::new(ServiceFacts { key, ..(*facts).clone() }))
+        }
+        Event::SliceApplied(facts) => {
+            let key = SliceKey { source, ..facts.key.clone() };
+            Event::SliceApplied(Arc::new(SliceFacts { key, ..(*facts).clone() }))
+        }
+        other => other,
+    }
+}
+
+/// The page learns from records, so one that leaves the health out would let it show another one than `status`.
+#[test]
+fn a_record_has_the_health_that_its_verdict_does_not_tell_and_an_empty_slice_changes_it() {
+    let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
+    engine.apply(Event::Synced(Source::Manifests));
+    engine.limit_pieces(u64::MAX);
+    let mut rig = Rig { engine, steps: 0 };
+    rig.batch([]);
+    let mut told = rig.batch([of_manifests(service("web", "10.96.0.1", meta("1", "kubectl")))]);
+    told.extend(rig.batch([of_manifests(slice("web", &[], false, meta("2", "kubectl")))]));
+    let history = recorded(told, None);
+    let healths: Vec<_> = all(&history)
+        .iter()
+        .flat_map(|record| record.transitions.clone())
+        .map(|it| it.after.unwrap().health.as_deref().map(str::to_owned))
+        .collect();
+    assert_eq!(healths, [Some("outage".to_owned()), None]);
+}
+
 #[test]
 fn records_are_found_by_time_reason_and_number() {
     let history = recorded(incident(), None);
