@@ -75,7 +75,7 @@ pub struct DrainsWrite {
     drains: Arc<Drains>,
     /// The drains that a restart would restore.
     stored: Arc<Drains>,
-    /// A file cannot be read now, so that nobody knows what a restart would restore.
+    /// Whether a file cannot be read now: nobody knows then what a restart would restore.
     is_unread: bool,
     error: Option<String>,
     /// Since when every try has failed.
