@@ -3,6 +3,8 @@
 //! Invariant: it names a loss only where the disk lacks something, and it calls a restart safe only if clients keep
 //! what they have.
 
+use std::time::Instant;
+
 use holdfast_agent::readings::{Readings, StartOutcome};
 use holdfast_core::drains::Drain;
 use holdfast_core::keys::Source;
@@ -103,11 +105,8 @@ fn list_unwritten_holds(
 fn describe_restart(readings: &Readings, snapshot: &Snapshot, held: &[String]) -> String {
     let datapath = readings.datapath();
     let unpinned = datapath.unpinned_hooks();
-    let refused = readings.refused_reload.borrow();
-    if refused.as_ref().is_some_and(|it| it.start == StartOutcome::Fails) {
-        return "a restart fails, because the last reload was refused: clients keep what the kernel has, and no \
-                change is followed"
-            .to_owned();
+    if let Some(refused) = &*readings.refused_reload.borrow() {
+        return describe_start(refused.start).to_owned();
     }
     if !unpinned.is_empty() {
         return format!(
@@ -129,11 +128,25 @@ fn describe_restart(readings: &Readings, snapshot: &Snapshot, held: &[String]) -
     format!("{meanwhile}{}", describe_sources(readings, snapshot))
 }
 
+/// What a start does with the file of a refused reload. Clients keep what the kernel has if it fails.
+const fn describe_start(outcome: StartOutcome) -> &'static str {
+    match outcome {
+        StartOutcome::Fails => {
+            "a restart fails, because the last reload was refused: clients keep what the kernel has, and no change is \
+             followed"
+        }
+        StartOutcome::Unknown => {
+            "a restart may fail, because the last reload was refused: `holdfast check-config` says whether the file is \
+             legal"
+        }
+    }
+}
+
 /// Where the state comes from after a restart.
 fn describe_sources(readings: &Readings, snapshot: &Snapshot) -> String {
     let has = |source| snapshot.sources.contains_key(&source);
     let has_blocks = snapshot.services.iter().any(|view| view.key.source == Source::Config);
-    let is_silent = is_away(&readings.watches.current());
+    let is_silent = is_away(&readings.watches.current(), Instant::now());
     let sources = [
         (has(Source::Manifests), "manifests"),
         (has_blocks, "[[service]] blocks"),
