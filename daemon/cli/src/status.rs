@@ -353,7 +353,12 @@ impl Status {
         let unconfigured: &[&str] = if self.nothing_configured { &NOTHING_CONFIGURED } else { &[] };
         write_section(out, "nothing is configured", unconfigured.iter().map(|it| (*it).to_owned()), 0)?;
         write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
-        write_section(out, "the apiserver is not heard", self.apiserver.describe_absence().into_iter(), 0)?;
+        write_section(
+            out,
+            &self.apiserver.absence_title(),
+            self.apiserver.describe_absence().into_iter(),
+            0,
+        )?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let unwritten = self.restart.unwritten.iter().flat_map(Unwritten::describe_state).collect::<Vec<_>>();
         write_section(out, "disk", unwritten.into_iter(), 0)?;

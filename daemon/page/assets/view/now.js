@@ -38,7 +38,7 @@ function problems() {
     isUnconfigured(ready, services) && ["nothing is configured: ", UNCONFIGURED],
     ready && !ready.healthy && ["not ready: ", ready.reason],
     apiserver?.away && [
-      h("a", { href: link("apiserver") }, "the apiserver is not heard"),
+      h("a", { href: link("apiserver") }, unheard(apiserver)),
       ": this node goes on with what it knows, and learns of no rollout",
     ],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
@@ -63,6 +63,14 @@ function problems() {
       errors[0].error,
     ],
   ].filter(Boolean);
+}
+
+/** Which kinds are not heard, unless none is. */
+function unheard({ watches }) {
+  const needed = watches.filter(({ state }) => state !== "absent");
+  const broken = needed.filter(({ state }) => state !== "watching");
+  const isWhole = broken.length === needed.length;
+  return isWhole ? "the apiserver is not heard" : `no watch of ${broken.map(({ kind }) => kind).join(", ")}`;
 }
 
 const UNCONFIGURED = "neither an apiserver nor manifests are given, and there is no [[service]]; see man holdfast.toml";
