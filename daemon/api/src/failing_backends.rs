@@ -8,13 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::words;
 use holdfast_diagnose::explain::takes_clients;
 use holdfast_status::datapath::{BackendRefusals, Status};
-use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::find_owner;
@@ -50,11 +49,11 @@ pub(super) struct FailingBackendRow {
     protocol: Code<Transport>,
     how: Code<Failure>,
     /// When a client last met that.
-    at: Rfc3339,
+    at: Millis,
 }
 
 /// Backends with what their clients meet, and when they last did, by what those dialled.
-type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Timestamp>>;
+type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Millis>>;
 
 /// The first backends that fail clients, and how many more there are. Backends of frontends that are not looked up
 /// count as well, so that those of one service never hide those of another.
@@ -73,7 +72,7 @@ pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec
             frontend: Text(frontend),
             protocol: Code(transport),
             how: Code(how),
-            at: Rfc3339(at),
+            at,
         }));
     }
     let more = rows.len().saturating_sub(NAMED_MAX);
@@ -153,7 +152,7 @@ pub(crate) mod tests {
     fn a_backend_is_listed_while_its_service_sends_it_clients() {
         let web = json!({
             "service": "default/web", "backend": "10.1.0.1:8080", "frontend": "192.0.2.5:30080", "protocol": "TCP",
-            "how": "refused", "at": "2026-01-08T11:14:30Z",
+            "how": "refused", "at": "2026-01-08T11:14:31.500Z",
         });
         assert_eq!(row(), web);
         let gone = [("192.0.2.5:30080", "10.1.0.77:8080"), ("203.0.113.1:80", "10.1.0.1:8080")];
