@@ -124,7 +124,8 @@ fn count_services(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
 fn matching_drains(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
     let mut met = BTreeMap::new();
     let ports = view.ports.iter().enumerate();
-    for (position, row) in ports.flat_map(|(position, port)| port.rows.iter().map(move |row| (position, row))) {
+    for (position, row) in ports.flat_map(|(position, port)| port.rows.iter().map(move |row| (position, row)))
+    {
         for drain in drains.at_address(row.address).filter(|it| it.applies_to(&view.key.name, row.backend()))
         {
             *met.entry(drain).or_default() |= row.is_chosen() && !view.is_port_in_conflict(position);

@@ -79,8 +79,10 @@ fn a_table_equals_the_answer_of_the_api() {
         &ran,
         Exit::Good,
         &expect![[r#"
-            SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  WRITE  BACKENDS
-            default/web  http  NodePort  *:30080/TCP  serving  -       done   10.1.0.1:8080
+            SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  FAILS      BACKENDS
+            default/web  http  NodePort  *:30080/TCP  serving  -       node-port  10.1.0.1:8080
+
+            1 of 1 fails; next: holdfast diagnose default/web
         "#]],
         &expect![""],
     );
