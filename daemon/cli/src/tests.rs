@@ -452,7 +452,7 @@ fn status_shows_every_problem() {
             alongside  Cilium (/sys/fs/bpf/cilium)
             alongside  kube-proxy (listens on port 10249, nftables table kube-proxy)
             left out   flannel.1 (packets.devices does not name it, though a route to other hosts uses it: backends behind it are reachable, but clients that arrive there are not served)
-            sources    config, kubernetes
+            sources    kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet
             history    no change yet
