@@ -4,6 +4,7 @@
 //! of it is untrue. The cases are one table; each runs with the maps in memory and with the kernel's programs.
 
 mod cases;
+mod refusal_age;
 mod restart;
 mod setup;
 mod tables;
