@@ -7,8 +7,10 @@ mod checks;
 mod datapath;
 mod denied;
 mod disk;
+mod drained;
 mod failures;
 mod refused_reload;
+mod sources;
 mod trouble;
 mod unserved;
 
@@ -29,8 +31,10 @@ use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::denied::DeniedClients;
 use self::disk::Unwritten;
+use self::drained::DrainList;
 use self::failures::{ClosedPort, Failures, NodePortListener};
 use self::refused_reload::Refusal;
+use self::sources::{ConfiguredServices, SourceState};
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
@@ -116,12 +120,6 @@ struct SnapshotStatus {
     error: Option<String>,
 }
 
-#[derive(Debug, Deserialize, Serialize)]
-struct SourceState {
-    source: String,
-    synced: bool,
-}
-
 #[derive(Debug, Deserialize)]
 struct Services {
     services: Vec<Service>,
@@ -177,6 +175,12 @@ pub(super) struct Status {
     backends: u64,
     unused: u64,
     drained: u64,
+    /// The drained backends that clients still get.
+    #[serde(skip)]
+    drained_in_use: Vec<String>,
+    /// Whether the configuration has services, or a folder for them.
+    #[serde(skip)]
+    has_blocks: bool,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
     held: Vec<NotServing>,
@@ -235,8 +239,14 @@ impl Status {
         let readiness = query_json(client, "/readyz?format=json")?;
         let datapath = query_json(client, "/datapath?format=json")?;
         let apiserver = query_json(client, "/apiserver?format=json")?;
-        let services = query_json(client, "/services?only=trouble&format=json")?;
-        Ok(Self::from_answers(version, readiness, datapath, apiserver, services))
+        let services: Services = query_json(client, "/services?only=trouble&format=json")?;
+        let drained_in_use = match services.totals.drained {
+            0 => Vec::new(),
+            _ => query_json::<DrainList>(client, "/drains?format=json")?.list_used(),
+        };
+        let has_blocks = query_json::<ConfiguredServices>(client, "/config?format=json")?.has_any();
+        let status = Self::from_answers(version, readiness, datapath, apiserver, services);
+        Ok(Self { drained_in_use, has_blocks, ..status })
     }
 
     /// The screen.
@@ -293,6 +303,8 @@ impl Status {
             backends: totals.backends,
             unused: totals.unused,
             drained: totals.drained,
+            drained_in_use: Vec::new(),
+            has_blocks: true,
             states: totals.states,
             verdicts: totals.verdicts,
             held,
@@ -320,7 +332,7 @@ impl Status {
         for ExcludedDevice { device, why } in &self.left_out_devices {
             writeln!(out, "left out   {} ({})", sanitise_line(device), sanitise_line(why))?;
         }
-        writeln!(out, "sources    {}", join_or_none(self.sources.iter().map(SourceState::describe_state)))?;
+        writeln!(out, "sources    {}", self.describe_sources())?;
         if let Some(apiserver) = self.apiserver.describe_state() {
             writeln!(out, "apiserver  {}", sanitise_line(&apiserver))?;
         }
@@ -436,18 +448,6 @@ impl Status {
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) }
     }
 
-    /// How many backends there are. A drain stays until an operator takes it back, which may be forgotten.
-    fn describe_backends(&self) -> String {
-        let used = match self.unused {
-            0 => self.backends.to_string(),
-            unused => format!("{} of {} in use", self.backends, self.backends.saturating_add(unused)),
-        };
-        match self.drained {
-            0 => used,
-            drained => format!("{used}, {drained} drained (`holdfast drain` lists them)"),
-        }
-    }
-
     /// How many of the addresses to announce are announced; `None`: there are none.
     fn describe_announced(&self) -> Option<String> {
         let all = self.announced_addresses.len();
@@ -539,13 +539,6 @@ fn describe_damage(row: &DamageRow) -> String {
         "; at the start {}: {older} services came from the file before, {lost} were lost{named}",
         sanitise_line(error)
     )
-}
-
-impl SourceState {
-    fn describe_state(&self) -> String {
-        let state = if self.synced { "" } else { " (no first list yet)" };
-        format!("{}{state}", self.source)
-    }
 }
 
 impl From<&Service> for FailedService {

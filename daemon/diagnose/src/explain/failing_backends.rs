@@ -9,7 +9,6 @@ use holdfast_core::keys::Family;
 use holdfast_core::list::SlotState;
 use holdfast_core::snapshot::{FrontendView, ServiceView};
 use holdfast_status::datapath::{BackendRefusal, Status};
-use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
 
 use super::query_match::Subject;
@@ -39,7 +38,7 @@ pub(super) fn describe_failing(datapath: &DatapathView, subject: &Subject) -> Ve
     let failing = list_failures(status).filter(|(it, ..)| is_its(it)).take(BACKENDS_MAX);
     failing
         .map(|(it, what, seen)| {
-            let at = Rfc3339(status.time_at(seen));
+            let at = status.time_at(seen);
             format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
         })
         .collect()
