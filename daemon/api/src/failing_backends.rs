@@ -1,7 +1,7 @@
 //! Lists the backends that refuse clients, or never answer clients from outside.
 //!
-//! Invariant: a backend is listed while its service sends it clients: one that is on its way out may refuse late
-//! connections. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
+//! Invariant: a backend is listed while its service sends it clients. One that is on its way out may refuse late
+//! connections, unless no other is left. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
 //! Sockets of this node leave no flow. Only an RST shows what they met, so those that wait in vain are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -178,8 +178,14 @@ pub(crate) mod tests {
             (Vec::new(), 0),
             "no backend of it, and nobody's address"
         );
-        let draining = [("10.96.0.53:53", "10.1.0.9:53")];
-        assert_eq!(list_refused(&everything(), &draining), (Vec::new(), 0), "it is on its way out");
+    }
+
+    #[test]
+    fn a_backend_on_its_way_out_is_listed_while_no_other_is_left() {
+        let (rows, _) = list_refused(&everything(), &[("10.96.0.53:53", "10.1.0.9:53")]);
+        assert_eq!((&rows[0]["backend"], &rows[0]["how"]), (&json!("10.1.0.9:53"), &json!("refused")));
+        let beside_another = [("10.96.0.53:53", "10.1.0.8:53")];
+        assert_eq!(list_refused(&everything(), &beside_another), (Vec::new(), 0));
     }
 
     /// Without packet programs there is no flow table, and sockets are refused all the same.

@@ -6,7 +6,6 @@
 use std::net::SocketAddr;
 
 use holdfast_core::keys::Family;
-use holdfast_core::list::SlotState;
 use holdfast_core::snapshot::{FrontendView, ServiceView};
 use holdfast_status::datapath::{BackendRefusal, Status};
 use holdfast_status::views::datapath::DatapathView;
@@ -16,11 +15,11 @@ use super::query_match::Subject;
 /// The most backends of one service that are named.
 const BACKENDS_MAX: usize = 16;
 
-/// Whether new clients of a frontend may get this backend.
+/// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.
 pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
     let port = frontend.position.and_then(|position| view.ports.get(position));
     let row = port.and_then(|port| port.rows.find(backend));
-    row.is_some_and(|row| row.is_chosen() && row.state() == SlotState::Active)
+    row.is_some_and(|row| row.is_chosen())
 }
 
 /// Whether any backend of this node has failed clients lately.
