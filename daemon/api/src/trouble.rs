@@ -19,6 +19,7 @@ use holdfast_core::words;
 use holdfast_standalone::blocks::CheckStats;
 use holdfast_status::views::refusals::programmed_key;
 
+use super::denied_clients::find_shortages;
 use super::failing_backends::{Failure, find_failing};
 
 words! {
@@ -37,6 +38,8 @@ words! {
         NodePort = "node-port",
         /// Its health check port is not open.
         HealthPort = "health-port",
+        /// This node has no room, port or address for its clients.
+        Shortage = "shortage",
     }
 }
 
@@ -84,6 +87,8 @@ pub(super) struct TroubleIndex {
     failing: BTreeMap<ServiceKey, Vec<FailingAt>>,
     node_ports: BTreeSet<(ObjectName, NonZeroU16, Transport)>,
     health_ports: BTreeSet<ObjectName>,
+    /// Frontends whose clients met a shortage of this node.
+    shortages: BTreeSet<FrontendKey>,
     checks: Arc<CheckStats>,
 }
 
@@ -104,6 +109,7 @@ impl TroubleIndex {
             failing,
             node_ports: node_ports.collect(),
             health_ports: readings.closed_ports.closed_services(),
+            shortages: find_shortages(&readings.refusals.snapshot(), readings.now()),
             checks: Arc::clone(&readings.checks),
         }
     }
@@ -126,7 +132,8 @@ impl TroubleIndex {
         let failing = self.failing_at(view).filter(|it| Some(it.frontend) == key);
         let port = frontend.position.and_then(|position| view.ports.get(position));
         let checks = port.is_some_and(|port| self.fails_checks(view, port)).then_some(Trouble::Checks);
-        let own = failing.map(|it| it.how.into()).chain(health).chain(checks);
+        let shortage = key.is_some_and(|key| self.shortages.contains(&key)).then_some(Trouble::Shortage);
+        let own = failing.map(|it| it.how.into()).chain(health).chain(checks).chain(shortage);
         Troubles(own.chain(self.taken_port(view, frontend)).collect())
     }
 

@@ -16,7 +16,7 @@ const YELLOW: &str = "33";
 const RED: &str = "31";
 
 /// Cells of tables that show a state.
-const CELLS: [(&str, &str); 22] = [
+const CELLS: [(&str, &str); 23] = [
     ("serving", GREEN),
     ("active", GREEN),
     ("done", GREEN),
@@ -39,6 +39,7 @@ const CELLS: [(&str, &str); 22] = [
     ("checks", RED),
     ("node-port", RED),
     ("health-port", RED),
+    ("shortage", RED),
 ];
 
 /// Beginnings of lines that show a state.

@@ -102,7 +102,8 @@ impl Readiness {
             && self.failures.failing_backends.is_empty()
             && self.failures.failing_backends_omitted == 0;
         let are_ports_own = are_ports_open && self.failures.node_port_listeners.is_empty();
-        self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer
+        let has_room = !self.failures.denied_clients.iter().any(DeniedClients::is_shortage);
+        self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer && has_room
     }
 
     /// Whether services come from `[[service]]` blocks alone: neither an apiserver nor manifests are configured.
@@ -426,12 +427,12 @@ impl Status {
         self.write_denied(out)
     }
 
-    /// Writes who was turned away lately. It may be meant, so it makes no status bad.
+    /// Writes who was turned away lately. A rule may mean it, which makes no status bad; a shortage of the node does.
     fn write_denied(&self, out: &mut impl Write) -> io::Result<()> {
-        let lines = self.failures.denied_clients.iter().map(DeniedClients::describe_state);
-        write_section(out, "clients turned away", lines, self.failures.denied_clients_omitted)?;
-        let next = self.failures.denied_clients.first().map(DeniedClients::next_command);
-        next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
+        let (short, meant): (Vec<_>, Vec<_>) =
+            self.failures.denied_clients.iter().partition(|it| it.is_shortage());
+        write_denied_section(out, "clients that this node has no room for", &short, 0)?;
+        write_denied_section(out, "clients turned away", &meant, self.failures.denied_clients_omitted)
     }
 
     /// Why the configuration file is not in force.
@@ -478,6 +479,17 @@ fn join_or_none(words: impl Iterator<Item = String>) -> String {
 }
 
 /// Writes a heading and its lines, if there are any.
+fn write_denied_section(
+    out: &mut impl Write,
+    title: &str,
+    denied: &[&DeniedClients],
+    omitted: u64,
+) -> io::Result<()> {
+    write_section(out, title, denied.iter().map(|it| it.describe_state()), omitted)?;
+    let next = denied.first().map(|it| it.next_command());
+    next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
+}
+
 fn write_section(
     out: &mut impl Write,
     title: &str,

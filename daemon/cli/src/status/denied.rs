@@ -1,7 +1,8 @@
 //! The lines about clients that were turned away lately, at frontends that are served.
 //!
-//! Invariant: a client that a rule keeps out is shown, and is no fault of the node.
+//! Invariant: a client that a rule keeps out is shown, and is no fault of the node. A shortage of the node is one.
 
+use holdfast_status::views::refusals::Cause;
 use serde::{Deserialize, Serialize};
 
 /// Clients that were turned away at one frontend for one cause.
@@ -21,6 +22,11 @@ pub(super) struct DeniedClients {
 }
 
 impl DeniedClients {
+    /// Whether this node lacks what the clients need.
+    pub(super) fn is_shortage(&self) -> bool {
+        Cause::ALL.iter().any(|cause| cause.as_str() == self.cause && cause.is_shortage())
+    }
+
     pub(super) fn describe_state(&self) -> String {
         let Self { service, frontend, protocol, verdict, count, why, last, .. } = self;
         let service = service.as_deref().unwrap_or("no service");

@@ -3,7 +3,7 @@
 use holdfast_core::keys::{Source, Transport};
 use holdfast_core::op::{QuotaId, ServiceId};
 use holdfast_core::snapshot::{Reason, Verdict};
-use holdfast_status::datapath::{BackendRefusal, FlowSample, FlowStatus, FlowSweepProgress};
+use holdfast_status::datapath::{BackendRefusal, Cause, FlowSample, FlowStatus, FlowSweepProgress};
 
 use super::*;
 
@@ -27,6 +27,26 @@ fn a_service_without_backends_is_an_outage_only_if_nobody_asked_for_it() {
         let title = if expected == Exit::Good { "not serving, yet or on purpose\n" } else { "not serving\n" };
         let group = format!("{title}  1 refusing ({reason}) since");
         assert!(ran.out.contains(&group), "{}", ran.out);
+    }
+}
+
+/// No rule keeps these clients out, and no other line of the status would say it.
+#[test]
+fn clients_that_the_node_has_no_room_for_are_a_finding_and_those_that_a_rule_keeps_out_are_none() {
+    for (cause, expected) in [
+        (Cause::Flows, Exit::Finding),
+        (Cause::Ports, Exit::Finding),
+        (Cause::Address, Exit::Finding),
+        (Cause::Source, Exit::Good),
+        (Cause::NoSuchPort, Exit::Good),
+    ] {
+        let served = serve_with(many(1, 1), |readings| {
+            well_in_memory(readings);
+            readings.refusals = fixture::dropped_for(cause);
+        });
+        let ran = served.ask(&["status"]);
+        assert_eq!(ran.exit, expected, "{cause:?}: {}", ran.out);
+        assert_eq!(ran.out.contains("clients that this node has no room for\n"), cause.is_shortage());
     }
 }
 

@@ -52,6 +52,7 @@ function problems() {
       .filter(({ service }) => service)
       .map(({ service, address, why }) => [[toService(service), ` has no health check port at ${address}: `], why]),
     ...(ready?.node_port_listeners ?? []).map(({ service, why }) => [[toService(service), ": "], why]),
+    ...(ready?.denied_clients ?? []).filter(isShortage).map(deniedWords),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
     backends > 0 && [count(backends, "backend fails clients", "backends fail clients"), null],
     rejected > 0 && [
@@ -118,7 +119,7 @@ function notes() {
     ...(datapath?.announced_addresses ?? [])
       .filter(({ announced }) => !announced)
       .map(({ address, why }) => [`${address} is not announced: `, why ?? "its route does not exist"]),
-    ...(ready?.denied_clients ?? []).map(deniedWords),
+    ...(ready?.denied_clients ?? []).filter((row) => !isShortage(row)).map(deniedWords),
     ready?.denied_clients_omitted > 0 && [
       h("a", { href: link("refusals") }, `${ready.denied_clients_omitted} more frontends turned clients away`),
       null,
@@ -127,6 +128,9 @@ function notes() {
   ].filter(Boolean);
   return found.length > 0 && h("section", {}, h("h2", {}, "Worth knowing"), listOf(found));
 }
+
+// No rule of anybody kept these clients out: this node lacks room, ports or an address.
+const isShortage = ({ cause }) => ["flows", "ports", "address"].includes(cause);
 
 const deniedWords = ({ service, frontend, protocol, verdict, count, clients, more_clients: more, last, why }) => [
   [service ? toService(service) : "no service", `: ${frontend}/${protocol} ${verdict} ${count} times `],
