@@ -265,6 +265,7 @@ mod tests {
             owner: None,
             applied: None,
             since: holdfast_core::facts::Timestamp::default(),
+            verdict_since: holdfast_core::facts::Timestamp::default(),
         }
     }
 
