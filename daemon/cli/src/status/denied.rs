@@ -2,6 +2,7 @@
 //!
 //! Invariant: a client that a rule keeps out is shown, and is no fault of the node.
 
+use holdfast_status::views::refusals::Cause;
 use serde::{Deserialize, Serialize};
 
 /// Clients that were turned away at one frontend for one cause.
@@ -38,6 +39,11 @@ impl DeniedClients {
         format!(
             "{service}: {frontend}/{protocol} {verdict} {count} {unit} of {clients}{more}, the last at {last}: {why}"
         )
+    }
+
+    /// The service whose clients found no backend a short while ago.
+    pub(super) fn service_without_backend(&self) -> Option<&str> {
+        self.service.as_deref().filter(|_| self.cause == Cause::NoBackend.as_str())
     }
 
     /// The command that says more: what meets this client, or what is wrong with the service.
