@@ -360,7 +360,7 @@ impl<'a> CredentialsRow<'a> {
 }
 
 impl<'a> Apiserver<'a> {
-    fn from_view(view: &'a ApiserverView, watches: Vec<Watch>, enabled: bool) -> Self {
+    fn from_view(view: &'a ApiserverView, watches: Vec<Watch>, (node, enabled): (&str, bool)) -> Self {
         Self {
             enabled,
             cluster: view.cluster.as_ref().map(ClusterId::as_str),
@@ -369,7 +369,7 @@ impl<'a> Apiserver<'a> {
             failovers: view.failovers,
             vip: view.vip.as_ref().map(VipRow::from_view),
             away: is_away(&watches, Instant::now()),
-            zone_problem: watches.iter().find_map(Watch::zone_problem),
+            zone_problem: watches.iter().find_map(|watch| watch.zone_problem(node)),
             endpoints: view
                 .endpoints
                 .iter()
@@ -407,10 +407,11 @@ impl<'a> Apiserver<'a> {
         if let Some(problem) = self.memory_problem {
             out.extend_from_slice(format!("memory     {problem}\n").as_bytes());
         }
+        // What to do first, then what matters less.
+        out.extend(self.describe_next().unwrap_or_default().into_bytes());
         if let Some(problem) = &self.zone_problem {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
-        out.extend(self.describe_next().unwrap_or_default().into_bytes());
         out.push(b'\n');
         if is_wide {
             let titles = [&ENDPOINT_TITLES[..], &LAST_ERROR].concat();
@@ -447,8 +448,9 @@ impl<'a> Apiserver<'a> {
 pub(super) fn apiserver(readings: &Readings, _: Query, form: Form) -> Response {
     let view = readings.apiserver();
     let none = ApiserverView::default();
-    let shown =
-        Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), view.is_some());
+    let snapshot = readings.snapshot();
+    let known = (&*snapshot.node.name, view.is_some());
+    let shown = Apiserver::from_view(view.as_deref().unwrap_or(&none), readings.watches.current(), known);
     let response = response::render_response(StatusCode::OK, form, &shown, || {
         shown.text(form == Form::Wide, readings.now())
     });

@@ -302,15 +302,14 @@ fn sort_key(view: &ServiceView, place: BackendPosition) -> Option<(&str, IpAddr,
 }
 
 impl BackendRow<'_> {
-    /// The conditions as a table shows them: `ready`, or the other true ones: `serving,terminating`.
+    /// The conditions as a table shows them. A bare `serving` would read as our verdict.
     fn conditions(&self) -> &'static str {
         match (self.ready, self.serving, self.terminating) {
             (true, _, false) => "ready",
             (true, _, true) => "ready,terminating",
             (false, true, true) => "serving,terminating",
-            (false, true, false) => "serving",
             (false, false, true) => "terminating",
-            (false, false, false) => "",
+            (false, _, false) => "unready",
         }
     }
 }

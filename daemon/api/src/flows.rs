@@ -222,13 +222,23 @@ impl<'a> FlowRow<'a> {
         }
     }
 
+    /// The state, and who reset the connection: a backend that refuses clients does, and so does a client in a hurry.
+    fn describe_stage(&self) -> String {
+        let has_reset = |heard: &[Said]| heard.iter().any(|it| matches!(it, Said::Rst));
+        match (self.state.0, has_reset(&self.client_heard), has_reset(&self.backend_heard)) {
+            (Stage::Reset, true, false) => "reset by client".to_owned(),
+            (Stage::Reset, false, true) => "reset by backend".to_owned(),
+            (state, ..) => state.to_string(),
+        }
+    }
+
     fn cells(&self, wide: bool) -> Cells {
         let at = |address, port| SocketAddr::new(address, port);
         let mut cells = Cells::default();
         cells.put(at(self.client_address, self.client_port));
         cells.put(format_args!("{}/{}", at(self.frontend_address, self.frontend_port), self.protocol));
         cells.put(at(self.backend_address, self.backend_port));
-        cells.put(self.state);
+        cells.put(self.describe_stage());
         let duration = |seconds: u64| format_duration(i64::try_from(seconds).unwrap_or(i64::MAX));
         cells.put(duration(self.idle_seconds));
         if wide {
@@ -478,6 +488,19 @@ pub(super) mod tests {
 
             and 1 more (older); a higher limit, of 1000 at most, or filters show them
         "#]].assert_eq(&text(None, false));
+    }
+
+    #[test]
+    fn a_reset_connection_names_who_reset_it() {
+        let rst = SeenFlags { syn: true, rst: true, ..SeenFlags::default() };
+        let syn = SeenFlags { rst: false, ..rst };
+        for (client, backend, expected) in
+            [(rst, syn, "reset by client"), (syn, rst, "reset by backend"), (rst, rst, "reset")]
+        {
+            let flow = flow("203.0.113.9:40001", "192.0.2.5:30080", "10.1.0.1:8080", Stage::Reset);
+            let flow = Flow { client_seen: client, backend_seen: backend, ..flow };
+            assert_eq!(FlowRow::from_flow(&flow, None).describe_stage(), expected);
+        }
     }
 
     #[test]

@@ -196,22 +196,15 @@ struct NodePortListenerRow {
 impl NodePortListenerRow {
     fn new(node: &NodeFacts, found: &NodePortListener) -> Self {
         let NodePortListener { service, listener, process } = found;
+        let why = describe_node_port_listener(node, service, &Listener::from(found));
         let (process, pid) = process.clone().unzip();
-        let holder = Listener {
-            port: listener.port.get(),
-            protocol: listener.transport.as_str().to_owned(),
-            address: listener.address,
-            process: process.clone(),
-            pid,
-            own: false,
-        };
         Self {
             service: Text(service.clone()),
             address: Text(SocketAddr::new(listener.address, listener.port.get())),
             protocol: Code(listener.transport),
             process,
             pid,
-            why: describe_node_port_listener(node, service, &holder),
+            why,
         }
     }
 }

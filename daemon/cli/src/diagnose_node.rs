@@ -14,6 +14,8 @@ use super::status::{Status, to_json};
 /// The most services that are diagnosed at once: each takes up to five seconds, and a screen holds no more.
 const DIAGNOSED_MAX: usize = 3;
 
+const NO_TROUBLE_BUT_DENIED: &str = "\nNo service fails its clients, as far as this node sees. Rules of a service turned away the clients above.\n";
+
 /// The answer of `diagnose -o json` without a service.
 #[derive(Serialize)]
 struct NodeDiagnosis<'a> {
@@ -39,6 +41,7 @@ pub(super) fn write_text(
         out.write_all(&text)?;
     }
     let more = match services.len().saturating_sub(DIAGNOSED_MAX) {
+        0 if services.is_empty() && status.has_denied_clients() => NO_TROUBLE_BUT_DENIED.to_owned(),
         0 if services.is_empty() => "\nNo service fails its clients, as far as this node sees.\n".to_owned(),
         0 => String::new(),
         more => format!("\nand {}: holdfast diagnose NAMESPACE/NAME\n", format_more(more)),

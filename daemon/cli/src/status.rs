@@ -47,8 +47,7 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "backends of TCP that never answer clients of this node, and all of UDP: holdfast diagnose SERVICE \
-                      dials them";
+const UNSEEN: &str = "processes and pods of this node whose TCP backend is silent, or whose UDP backend fails: holdfast diagnose SERVICE";
 
 /// The same, where the daemon sees no client's connect.
 const UNSEEN_CONNECTS: &str =

@@ -461,7 +461,7 @@ fn status_shows_every_problem() {
             backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
-            not seen   backends of TCP that never answer clients of this node, and all of UDP: holdfast diagnose SERVICE dials them
+            not seen   processes and pods of this node whose TCP backend is silent, or whose UDP backend fails: holdfast diagnose SERVICE
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon
@@ -1154,12 +1154,13 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
             Exit::Good,
             "[fd00::80]:8000/TCP (Static of default/web, port http) is served by",
         ),
-        ("30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
-        (":30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
-        ("*:30080/TCP", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        // Another process listens there.
+        ("30080", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        (":30080", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        ("*:30080/TCP", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("30080/web", Exit::NoService, "No Service and no EndpointSlice of 30080/web is known."),
         ("[*]:30080", Exit::Finding, "No service has [::]:30080"),
-        ("0.0.0.0:30080", Exit::Good, "*:30080/TCP at no address of this node (NodePort of default/web"),
+        ("0.0.0.0:30080", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
         ("192.0.2.99:1", Exit::Finding, "No service has 192.0.2.99:1"),
         (

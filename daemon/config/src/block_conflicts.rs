@@ -101,7 +101,12 @@ fn check_frontends(report: &mut Report<'_>, blocks: &[ReadBlock]) {
                 Some((first, owner)) => {
                     let owner = full_name(owner);
                     let line = report.line_number(first);
-                    report.add_error(site, format!("{frontend} is claimed by {owner} already (line {line})"));
+                    report.add_error(
+                        site,
+                        format!(
+                            "{frontend} is claimed by {owner} already (line {line}): give each block its own frontends"
+                        ),
+                    );
                 }
                 None => _ = seen.insert(key, (site, block)),
             }

@@ -215,6 +215,10 @@ pub struct FrontendView {
     pub applied: Option<Arc<Rows>>,
     /// When verdict, reason and lists last changed.
     pub since: Timestamp,
+    /// When the verdict or its reason last changed. Its list may be younger, as after a
+    /// drain.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub verdict_since: Timestamp,
 }
 
 impl FrontendView {

@@ -32,6 +32,7 @@ mod stuck_endpoints;
 mod tests;
 mod views;
 
+pub(super) use backend_failures::describe_idle_failures;
 pub(super) use views::worst_frontend;
 
 use holdfast_core::words;
@@ -263,7 +264,12 @@ pub(super) static ALL: &[Check] = &[
         &[Watch, Table, Host, Probes, Checks, Service, Policies],
         probes::check_backend,
     ),
-    new_check("probe.checks", Group::Probes, &[Table, Checks], health_checks::check_health_checks),
+    new_check(
+        "probe.checks",
+        Group::Probes,
+        &[Watch, Table, Host, Probes, Checks],
+        health_checks::check_health_checks,
+    ),
     new_check("probe.http", Group::Probes, &[Probes], http::check_http),
     new_check("probe.udp", Group::Probes, &[Table, Probes, Checks, Policies], name_servers::check_servers),
     new_check("dns.service", Group::Dns, &[Table], dns::check_service),

@@ -33,6 +33,8 @@ pub enum CommandWord<'a> {
     Pair(&'static str, u64),
     /// A path of ours at a server with TLS.
     Https(SocketAddr, &'static str),
+    /// A file of ours.
+    Path(&'a str),
 }
 
 impl Command {
@@ -86,6 +88,7 @@ impl CommandWord<'_> {
             Self::Socket(address) => Some(address.to_string()),
             Self::Pair(name, number) => Some(format!("{name}={number}")),
             Self::Https(address, path) => Some(format!("https://{address}{path}")),
+            Self::Path(path) => is_path(path).then(|| (*path).to_owned()),
         }
     }
 }
@@ -112,6 +115,12 @@ fn is_plain(word: &str) -> bool {
 pub(super) fn is_name(text: &str) -> bool {
     let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     (1..=NAME_LENGTH_MAX).contains(&text.len()) && text.bytes().all(legal) && has_plain_ends(text)
+}
+
+/// Whether a text is a path from the root, of characters that a quoted word may have.
+fn is_path(text: &str) -> bool {
+    let legal = |byte: u8| byte.is_ascii_graphic() && byte != b'\'' || byte == b' ';
+    text.starts_with('/') && text.bytes().all(legal)
 }
 
 fn is_label_value(text: &str) -> bool {
@@ -164,6 +173,20 @@ mod tests {
             assert!(Command::set_selector(&name("web"), &[bad]).is_none(), "{bad:?}");
         }
         assert!(Command::set_selector(&name("--all"), &[("app", "web")]).is_none());
+    }
+
+    #[test]
+    fn a_path_is_one_word() {
+        for (path, expected) in [
+            ("/etc/holdfast/holdfast.toml", Some("cat /etc/holdfast/holdfast.toml")),
+            ("/etc/hold fast/$(x).toml", Some("cat '/etc/hold fast/$(x).toml'")),
+            ("/etc/o'clock", None),
+            ("/etc/two\nlines", None),
+            ("--help", None),
+        ] {
+            let command = Command::from_words(&[CommandWord::Literal("cat"), CommandWord::Path(path)]);
+            assert_eq!(command.map(|it| it.to_string()).as_deref(), expected);
+        }
     }
 
     proptest! {

@@ -31,6 +31,11 @@ impl Finding {
         (*state == State::Unknown).then_some(unknown)
     }
 
+    /// Whether it is nothing wrong, and a person may want to do something all the same.
+    fn has_advice(&self) -> bool {
+        self.judgement.state == State::Info && !self.judgement.remedies.is_empty()
+    }
+
     fn queried_apiserver(&self) -> bool {
         self.sources.iter().any(EvidenceSource::is_apiserver)
     }
@@ -278,6 +283,8 @@ fn find_headline(findings: &[Finding]) -> Option<usize> {
         .or_else(|| place(&Finding::is_root_cause))
         // A pending load balancer: it is not wrong yet, but it is not well either.
         .or_else(|| place(&|it| it.check.id == "lb.pending" && it.judgement.state == State::Info))
+        // Clients that the source ranges keep out: it is meant, and somebody may wonder.
+        .or_else(|| place(&|it| it.check.id == "clients.refusals" && it.has_advice()))
 }
 
 fn exit_status(findings: &[Finding], is_there: bool, is_left_out: bool) -> ExitStatus {

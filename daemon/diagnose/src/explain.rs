@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use holdfast_core::facts::{ObjectKey, Rejection};
+use holdfast_core::facts::{Listener, ObjectKey, Rejection};
 use holdfast_core::health::Health;
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
@@ -61,6 +61,10 @@ pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoi
 const ONLY_BACKENDS_FAIL: &str =
     "Each frontend has backends, and some of them fail clients: `holdfast status` names them.";
 
+/// The sentence where every frontend has backends, and other processes get clients of services.
+const ONLY_PORTS_TAKEN: &str =
+    "Each frontend has backends, and other processes hold ports of services: `holdfast status` names them.";
+
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
 
@@ -86,6 +90,9 @@ pub struct Explanation<'a> {
     /// Whether backends of any service failed clients within five minutes.
     #[serde(skip)]
     pub do_backends_fail: bool,
+    /// Whether other processes hold ports of any service.
+    #[serde(skip)]
+    pub are_ports_taken: bool,
 }
 
 /// One service of the answer.
@@ -110,6 +117,9 @@ pub struct ExplainedService<'a> {
     /// Its health check ports that are not open, for people.
     #[serde(skip)]
     pub closed_ports: Vec<String>,
+    /// Other processes at its node ports, for people; programs have `/readyz`.
+    #[serde(skip)]
+    pub node_port_listeners: Vec<String>,
     /// UDP backends that reported their port closed to outside clients through this node.
     pub refusing_backends: Vec<String>,
     /// Its backends that failed clients within five minutes, for people; programs have `/readyz`.
@@ -139,6 +149,8 @@ pub struct ExplainEvidence {
     pub obstacles: NewsObstacles,
     /// Health check ports that are not open, and why.
     pub closed_ports: Vec<ClosedHealthPort>,
+    /// Processes of others at node ports.
+    pub node_port_listeners: Vec<OtherProcess>,
     /// Clients that were recently not served, in the order of their last attempts.
     pub refusals: Vec<Arc<DeniedClient>>,
     /// UDP backends that reported their port closed to an outside client.
@@ -161,6 +173,17 @@ pub struct ClosedHealthPort {
     pub service: ObjectName,
     pub address: SocketAddr,
     pub reason: String,
+}
+
+/// A process at a Service's node port that is not this daemon.
+#[derive(Clone, Debug)]
+pub struct OtherProcess {
+    pub service: ObjectName,
+    pub listener: Listener,
+    /// The process with its id, as far as it is known.
+    pub name: String,
+    /// Which addresses lead to the process, and which to the Service.
+    pub meaning: String,
 }
 
 /// What the maps returned for each frontend.
@@ -187,6 +210,16 @@ impl ExplainEvidence {
         let has_one = view.key.source != Source::Config;
         let own = self.closed_ports.iter().filter(|it| has_one && it.service == view.key.name);
         own.map(|it| format!("{} is not open: {}", it.address, it.reason)).collect()
+    }
+
+    /// What other processes at these node ports mean, each in a sentence without its full stop.
+    fn describe_other_processes(&self, subject: &Subject) -> Vec<String> {
+        let is_at = |found: &&OtherProcess| {
+            let mut frontends = subject.frontends();
+            found.service == subject.view.key.name
+                && frontends.any(|it| unserved::is_node_port_of(it, &found.listener))
+        };
+        self.node_port_listeners.iter().filter(is_at).map(|it| it.meaning.clone()).collect()
     }
 
     fn history(&self, name: &ObjectName) -> Vec<Record> {
@@ -249,15 +282,21 @@ impl ResolvedQuery {
     pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
-        let sentence = packet.as_ref().map(|packet| packet.sentence.clone());
-        let sentence = sentence.unwrap_or_else(|| {
-            let headline = describe_headline(snapshot, question, *found, subjects);
-            if subjects.is_empty() { headline + &given.obstacles.describe() } else { headline }
-        });
         let do_backends_fail = failing_backends::has_failing(&given.datapath);
-        let sentence = match question {
-            ExplainQuery::Trouble if do_backends_fail && subjects.is_empty() => ONLY_BACKENDS_FAIL.to_owned(),
-            _ => sentence,
+        let are_ports_taken = !given.node_port_listeners.is_empty() || !given.closed_ports.is_empty();
+        let sentence = match (question, &packet) {
+            (ExplainQuery::Trouble, _) if do_backends_fail && subjects.is_empty() => {
+                ONLY_BACKENDS_FAIL.to_owned()
+            }
+            (ExplainQuery::Trouble, _) if are_ports_taken && subjects.is_empty() => {
+                ONLY_PORTS_TAKEN.to_owned()
+            }
+            (ExplainQuery::Address(dialled), Some(packet)) if self.is_not_found() => {
+                let port = unserved::describe_known_port(snapshot, dialled, given);
+                packet.sentence.clone() + &port.map(|port| format!(" {port}")).unwrap_or_default()
+            }
+            (_, Some(packet)) => packet.sentence.clone(),
+            (_, None) => self.describe_headline(given),
         };
         let divergence = given.datapath.divergence_reason();
         let divergence =
@@ -266,6 +305,7 @@ impl ResolvedQuery {
             found: Code(*found),
             sentence: divergence.unwrap_or_default() + &sentence,
             do_backends_fail,
+            are_ports_taken,
             packet,
             services: subjects.iter().map(|it| explain_service(given, snapshot, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -292,9 +332,12 @@ impl ResolvedQuery {
         let differs = |it: &FrontendRow<'_>| it.applied.matches == Some(false);
         // A health check port belongs to the service, and to none of its addresses.
         let is_service = matches!(self.query, ExplainQuery::Service(_) | ExplainQuery::Trouble);
+        let is_any_address =
+            matches!(&self.query, ExplainQuery::Address(dialled) if dialled.address.ip().is_unspecified());
         let is_bad = |it: &ExplainedService<'_>| {
             let is_closed = is_service && !it.closed_ports.is_empty();
-            is_closed || !it.failing_backends.is_empty() || it.frontends.iter().any(differs)
+            let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
+            is_closed || is_taken || !it.failing_backends.is_empty() || it.frontends.iter().any(differs)
         };
         let fails =
             |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
@@ -302,7 +345,7 @@ impl ResolvedQuery {
         match self.found {
             // Whoever asks about a backend asks whether clients get there by any address.
             QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
-            QueryMatch::Trouble if answer.do_backends_fail => true,
+            QueryMatch::Trouble if answer.do_backends_fail || answer.are_ports_taken => true,
             _ => answer.services.iter().any(is_bad) || failed.contains(&true),
         }
     }
@@ -325,12 +368,20 @@ impl ResolvedQuery {
     }
 }
 
-/// The answer in one sentence.
-fn describe_headline(
+impl ResolvedQuery {
+    /// The answer in one sentence.
+    fn describe_headline(&self, given: &ExplainEvidence) -> String {
+        let headline = describe_match(&self.snapshot, &self.query, self.found, &self.subjects, given);
+        if self.subjects.is_empty() { headline + &given.obstacles.describe() } else { headline }
+    }
+}
+
+fn describe_match(
     snapshot: &Snapshot,
     question: &ExplainQuery,
     found: QueryMatch,
     subjects: &[Subject],
+    given: &ExplainEvidence,
 ) -> String {
     let first = subjects.first();
     let frontend = first.and_then(|subject| worst_frontend(headline_frontends(question, subject)));
@@ -347,12 +398,13 @@ fn describe_headline(
             sentence::describe_frontend(&subject.view, frontend, snapshot)
                 + &describe_rivals(snapshot, dialled, frontend, subjects)
                 + &describe_other_protocols(dialled, frontend, subjects)
+                + &describe_others_at_node_port(given, dialled, subject)
         }
         (ExplainQuery::Host(host), _, _) => host::describe_host(*host, found, subjects),
         (_, Some(subject), Some(frontend)) => sentence::describe_frontend(&subject.view, frontend, snapshot),
         (_, Some(subject), None) => sentence::describe_service(&subject.view),
         (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
-        (ExplainQuery::Address(dialled), None, _) => unserved::describe_unserved(snapshot, dialled),
+        (ExplainQuery::Address(dialled), None, _) => unserved::describe_unserved(snapshot, dialled, given),
     }
 }
 
@@ -403,6 +455,15 @@ fn describe_rivals(
         more => format!(" So it is with {more} more."),
     };
     format!(" {} claims {dialled} too, and does not get it{rule}.{more}", view.key.name)
+}
+
+/// A sentence about other processes at a node port, if the query names no address of the node.
+fn describe_others_at_node_port(given: &ExplainEvidence, dialled: &DialTarget, subject: &Subject) -> String {
+    if !dialled.address.ip().is_unspecified() {
+        return String::new();
+    }
+    let others = given.describe_other_processes(subject);
+    others.into_iter().map(|it| format!(" {it}.")).collect()
 }
 
 /// A sentence about the other protocols at an address, if the query names no protocol.
@@ -500,6 +561,7 @@ fn explain_service<'a>(
         endpoints: details::build_endpoint_rows(view, snapshot, given.checks(view)),
         refusals: details::build_refusal_rows(&given.refusals, subject),
         closed_ports: given.closed_health_ports(view),
+        node_port_listeners: given.describe_other_processes(subject),
         refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
         failing_backends: failing_backends::describe_failing(&given.datapath, subject),
         history: given.history(&view.key.name),

@@ -202,21 +202,23 @@ fn build_service(case: &Case<'_>) -> DiagnosedService {
 fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict {
     let worst = super::checks::worst_frontend(case);
     let first = answer.headline();
-    let well = || match answer.exit {
-        ExitStatus::Incomplete => {
-            format!(
-                "Nothing is wrong, as far as could be seen. Not looked at: {}.",
-                describe_unseen(case, answer)
-            )
-        }
-        ExitStatus::Healthy | ExitStatus::Warnings | ExitStatus::Errors | ExitStatus::NoService => {
-            "Nothing is wrong.".to_owned()
+    let well = || {
+        let idle = super::checks::describe_idle_failures(case);
+        match (answer.exit, idle) {
+            (ExitStatus::Incomplete, idle) => {
+                let what = if idle.is_some() { "Nothing fails for clients" } else { "Nothing is wrong" };
+                let idle = idle.map(|idle| format!("; {idle}")).unwrap_or_default();
+                let unseen = describe_unseen(case, answer);
+                format!("{what}, as far as could be seen{idle}. Not looked at: {unseen}.")
+            }
+            (_, Some(idle)) => format!("Nothing fails for clients; {idle}."),
+            (_, None) => "Nothing is wrong.".to_owned(),
         }
     };
     DiagnosisVerdict {
         state: worst.map(|it| Code(it.verdict)),
         reason: worst.and_then(|it| it.reason).map(Code),
-        since: worst.map(|it| Rfc3339(it.since)),
+        since: worst.map(|it| Rfc3339(it.verdict_since)),
         headline: first.map_or_else(well, |it| it.judgement.sentence.clone()),
         next: first.and_then(|it| it.judgement.remedies.first().cloned()),
         finding: first.map(|it| it.check.id),

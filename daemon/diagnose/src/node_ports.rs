@@ -10,10 +10,25 @@ use holdfast_core::keys::{Family, ObjectName};
 
 use crate::evidence::Listener;
 use crate::formatting::join_names;
+use holdfast_status::views::node_ports::NodePortListener;
+
+impl From<&NodePortListener> for Listener {
+    fn from(NodePortListener { listener, process, .. }: &NodePortListener) -> Self {
+        let (process, pid) = process.clone().unzip();
+        Self {
+            port: listener.port.get(),
+            protocol: listener.transport.as_str().to_owned(),
+            address: listener.address,
+            process,
+            pid,
+            own: false,
+        }
+    }
+}
 
 impl Listener {
     /// The process with its id, as far as it is known.
-    pub(crate) fn describe_process(&self) -> String {
+    pub fn describe_process(&self) -> String {
         let pid = self.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
         format!("{}{pid}", self.process_name())
     }

@@ -120,7 +120,8 @@ fn render_finding(out: &mut String, it: &FindingRow<'_>, unanswered: &[&str], is
         "certain" => String::new(),
         confidence => format!(" ({confidence})"),
     };
-    let text = if is_headline { "see above".to_owned() } else { format!("{}{sure}", it.message) };
+    let text =
+        if is_headline { "the finding at the top".to_owned() } else { format!("{}{sure}", it.message) };
     push_wrapped(out, 0, INDENT, &format!("{head}{text}"));
     if let Some(cause) = it.explained_by {
         push_line(out, &format!("{:INDENT$}because of {cause}", ""));

@@ -7,10 +7,14 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_datapath::FlowFilter;
+use holdfast_diagnose::evidence::Listener;
 use holdfast_diagnose::explain::{
-    ClosedHealthPort, DialTarget, ExplainEvidence, NewsObstacles, ReadBack, ResolvedQuery, is_about,
+    ClosedHealthPort, DialTarget, ExplainEvidence, NewsObstacles, OtherProcess, ReadBack, ResolvedQuery,
+    is_about,
 };
+use holdfast_diagnose::node_ports::describe_node_port_listener;
 use holdfast_status::record::Record;
+use holdfast_status::views::node_ports::NodePortListener;
 
 use holdfast_agent::readings::{ClosedPort, Readings, counters};
 use holdfast_agent::recorder::{RecordQuery, latest_records};
@@ -28,6 +32,7 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
         apiserver: readings.apiserver(),
         obstacles: gather_obstacles(readings),
         closed_ports: list_closed_ports(readings),
+        node_port_listeners: list_other_processes(readings),
         refusals: readings.refusals.snapshot().latest,
         refusing: if query.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
         checks: query
@@ -54,8 +59,24 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
 
 /// What may keep news of a service from this node.
 pub fn gather_obstacles(readings: &Readings) -> NewsObstacles {
-    let refused = readings.refused_reload.borrow().as_ref().map(|it| it.why.clone());
+    let file = || readings.files.config.display().to_string();
+    let refused = readings.refused_reload.borrow().as_ref().map(|it| (it.why.clone(), file()));
     NewsObstacles::new(refused, readings.apiserver().as_deref())
+}
+
+/// The processes at node ports, as `status` names them.
+fn list_other_processes(readings: &Readings) -> Vec<OtherProcess> {
+    let snapshot = readings.snapshot();
+    let one = |found: &NodePortListener| {
+        let holder = Listener::from(found);
+        OtherProcess {
+            meaning: describe_node_port_listener(&snapshot.node, &found.service, &holder),
+            name: holder.describe_process(),
+            service: found.service.clone(),
+            listener: found.listener,
+        }
+    };
+    readings.node_port_listeners.borrow().iter().map(one).collect()
 }
 
 /// The health check ports of Services that are not open; the named ones.

@@ -266,6 +266,7 @@ mod tests {
             owner: None,
             applied: None,
             since: holdfast_core::facts::Timestamp::default(),
+            verdict_since: holdfast_core::facts::Timestamp::default(),
         }
     }
 

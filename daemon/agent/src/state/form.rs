@@ -79,13 +79,19 @@ impl ServiceForm {
             slices: with_weights(with_source(self.slices, source)?, self.slice_weights),
             state: self.state,
             ports: ports.map(|(port, weights)| port.into_view(source, weights)).collect::<Option<_>>()?,
-            frontends: self.frontends,
+            frontends: date_verdicts(self.frontends),
             // The load balancer's history is not saved: it is observed again.
             balancer_history: None,
         };
         interning::intern_texts(&mut view);
         Some(view)
     }
+}
+
+/// The file has one time for each frontend: that of its last change. Its verdict is at least as old.
+fn date_verdicts(mut frontends: Box<[FrontendView]>) -> Box<[FrontendView]> {
+    frontends.iter_mut().for_each(|it| it.verdict_since = it.since);
+    frontends
 }
 
 fn slice_weights(slices: &[Arc<SliceFacts>]) -> Vec<Option<Box<WeightSetting>>> {

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use holdfast_core::keys::Source;
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
     ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Outcome,
@@ -74,6 +75,7 @@ fn share_line(it: &PacketShare) -> String {
     let node = it.node.as_ref().map(|node| format!(" on {node}")).unwrap_or_default();
     let draining = if it.draining { ", terminating" } else { "" };
     let seen = match it.seen_as.0 {
+        _ if it.is_loopback => "gets nothing from a device",
         ClientAddress::Client => "sees the client",
         ClientAddress::Dsr => "sees the client and answers it directly",
         ClientAddress::Node => "sees this node",
@@ -99,12 +101,7 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
         let ranges = it.source_ranges.join(", ");
         push_line(out, 1, &format!("Source ranges: the load balancer is for clients of {ranges} alone"));
     }
-    for closed in &it.closed_ports {
-        push_line(out, 1, &format!("Health check port {closed}"));
-    }
-    for failing in &it.failing_backends {
-        push_line(out, 1, &format!("Fails clients: {failing}"));
-    }
+    write_troubles(out, it);
     for frontend in &it.frontends {
         write_frontend(out, frontend);
     }
@@ -143,6 +140,19 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
     }
 }
 
+/// Writes what fails clients although its frontends have backends.
+fn write_troubles(out: &mut String, it: &ExplainedService<'_>) {
+    for closed in &it.closed_ports {
+        push_line(out, 1, &format!("Health check port {closed}"));
+    }
+    for other in &it.node_port_listeners {
+        push_line(out, 1, &format!("Other process: {other}"));
+    }
+    for failing in &it.failing_backends {
+        push_line(out, 1, &format!("Fails clients: {failing}"));
+    }
+}
+
 /// The command that finds the cause and the remedy: an explanation tries no backend and asks no apiserver.
 fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> Option<String> {
     if let Some(lost) = packet.filter(|it| matches!(it.outcome.0, Outcome::Refused | Outcome::Dropped)) {
@@ -151,7 +161,8 @@ fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> 
     let is_served = |frontend: &FrontendRow<'_>| {
         matches!(frontend.verdict.0, Verdict::Serving | Verdict::Bypassed) && frontend.error.is_none()
     };
-    let do_ports_answer = it.closed_ports.is_empty() && it.failing_backends.is_empty();
+    let are_ports_own = it.closed_ports.is_empty() && it.node_port_listeners.is_empty();
+    let do_ports_answer = are_ports_own && it.failing_backends.is_empty();
     let is_well = do_ports_answer && it.frontends.iter().all(is_served);
     let ask = match (it.frontends.is_empty(), is_well) {
         (true, _) => return None,
@@ -163,7 +174,11 @@ fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> 
 
 fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     let reason = it.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
-    push_line(out, 1, &format!("{} {}: {}{reason} since {}", it.place, it.r#type, it.verdict, it.since));
+    push_line(
+        out,
+        1,
+        &format!("{} {}: {}{reason} since {}", it.place, it.r#type, it.verdict, it.verdict_since),
+    );
     if let Some(error) = it.error {
         push_line(out, 2, &format!("error: {error}"));
     }
@@ -219,7 +234,7 @@ fn describe_applied(it: &FrontendRow<'_>) -> String {
     };
     let owner = it.owner.as_deref().filter(|_| it.verdict.0 == Verdict::Conflict);
     if let (Some(owner), true) = (owner, applied.programmed) {
-        format!("what {owner} has: {} ({verdict})", join_backends(&applied.backends))
+        format!("the backends of {owner}, which has the address: {}", join_backends(&applied.backends))
     } else if applied.programmed {
         format!("{} ({verdict})", join_backends(&applied.backends))
     } else {
@@ -232,6 +247,10 @@ fn join_backends(backends: &[String]) -> String {
 }
 
 fn write_objects(out: &mut String, it: &ExplainedService<'_>) {
+    if it.source.0 == Source::Config {
+        write_block(out, it);
+        return;
+    }
     match &it.desired.object {
         Some(object) => push_line(out, 1, &format!("Service object: {}", describe_version(object))),
         None => push_line(out, 1, "Service object: unknown"),
@@ -248,6 +267,19 @@ fn write_objects(out: &mut String, it: &ExplainedService<'_>) {
             ),
         );
     }
+    write_settings(out, it);
+}
+
+/// The `[[service]]` block. The slices that this daemon makes of it are no objects that anybody wrote.
+fn write_block(out: &mut String, it: &ExplainedService<'_>) {
+    let name = it.service.split_once('/').map_or(&*it.service, |(_, name)| name);
+    let origin = it.desired.object.as_ref().and_then(|object| object.origin);
+    let file = origin.map(|origin| format!(" in {origin}")).unwrap_or_default();
+    push_line(out, 1, &format!("Configuration: the [[service]] block `{name}`{file}"));
+    write_settings(out, it);
+}
+
+fn write_settings(out: &mut String, it: &ExplainedService<'_>) {
     let settings: Vec<String> =
         it.desired.settings.iter().map(|it| format!("{} = {} ({})", it.name, it.value, it.origin)).collect();
     push_line(out, 1, &format!("Settings: {}", settings.join(", ")));
@@ -293,20 +325,30 @@ fn endpoint_line(it: &EndpointRow<'_>) -> String {
     let node = it.node.map(|node| format!(", on {node}")).unwrap_or_default();
     let weight = if it.weight == 1 { String::new() } else { format!(", weight {}", it.weight) };
     let (why, others) = split_reasons(&it.reasons);
-    format!("{address}/{} {}{why}: {others}{node}{weight}, since {}", it.protocol, it.state, it.since)
+    let others = if others.is_empty() { String::new() } else { format!(": {}", others.join(", ")) };
+    format!("{address}/{} {}{why}{others}{node}{weight}, since {}", it.protocol, it.state, it.since)
 }
 
-/// Why an endpoint is unused, in parentheses, and its other reasons. A bare `serving` of Kubernetes' conditions would
-/// read as our verdict.
-fn split_reasons(reasons: &[String]) -> (String, String) {
+/// Why an endpoint is unused, in parentheses, and its other reasons.
+fn split_reasons(reasons: &[String]) -> (String, Vec<String>) {
     let is_condition = |reason: &&String| matches!(reason.as_str(), "ready" | "serving" | "terminating");
-    let conditions: Vec<&str> = reasons.iter().filter(is_condition).map(String::as_str).collect();
-    let conditions = match conditions.is_empty() {
-        true => "conditions none".to_owned(),
-        false => format!("conditions {}", conditions.join("+")),
-    };
-    let unused = |reason: &String| reason.strip_prefix("not used: ").map(|why| format!(" ({why})"));
-    let why = reasons.iter().find_map(unused).unwrap_or_default();
+    let unused = |reason: &String| reason.strip_prefix("not used: ").map(str::to_owned);
+    let why = reasons.iter().find_map(unused);
+    let condition = describe_conditions(reasons);
+    let condition = (why.as_deref() != Some(condition)).then(|| condition.to_owned());
     let rest = reasons.iter().filter(|it| !is_condition(it) && unused(it).is_none()).cloned();
-    (why, std::iter::once(conditions).chain(rest).collect::<Vec<_>>().join(", "))
+    let why = why.map(|why| format!(" ({why})")).unwrap_or_default();
+    (why, condition.into_iter().chain(rest).collect())
+}
+
+/// Kubernetes' conditions in words. A bare `serving` would read as our verdict.
+fn describe_conditions(reasons: &[String]) -> &'static str {
+    let has = |condition: &str| reasons.iter().any(|it| it == condition);
+    match (has("ready"), has("serving"), has("terminating")) {
+        (true, _, false) => "ready",
+        (true, _, true) => "ready, terminating",
+        (false, true, true) => "terminating, still serving",
+        (false, false, true) => "terminating",
+        (false, _, false) => "unready",
+    }
 }

@@ -139,7 +139,15 @@ fn changed() -> Value {
 fn share() -> Value {
     let (backend, node) = ("10.1.0.1:8080".to_owned(), Some("node-1".to_owned()));
     let seen_as = Code(ClientAddress::Client);
-    serde_json::to_value(PacketShare { backend, share: 0.5, draining: false, node, seen_as }).unwrap()
+    serde_json::to_value(PacketShare {
+        backend,
+        share: 0.5,
+        draining: false,
+        node,
+        seen_as,
+        is_loopback: false,
+    })
+    .unwrap()
 }
 
 #[test]

@@ -46,6 +46,11 @@ impl DeniedClients {
         )
     }
 
+    /// The service whose clients found no backend a short while ago.
+    pub(super) fn service_without_backend(&self) -> Option<&str> {
+        self.service.as_deref().filter(|_| self.cause == Cause::NoBackend.as_str())
+    }
+
     /// The command that says more: what meets this client, or what is wrong with the service.
     pub(super) fn next_command(&self) -> String {
         let Self { service, frontend, protocol, .. } = self;

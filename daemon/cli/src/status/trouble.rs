@@ -4,6 +4,7 @@
 
 use super::Status;
 use super::checks::{FailingBackend, FailingCheck};
+use super::denied::DeniedClients;
 use super::unserved::NotServing;
 
 impl Status {
@@ -16,13 +17,19 @@ impl Status {
         let checked = self.failures.failing_checks.iter().map(FailingCheck::service);
         let closed = self.failures.closed_ports.iter().filter_map(|it| it.service.as_deref());
         let listening = self.failures.node_port_listeners.iter().map(|it| it.service.as_str());
+        let denied = self.failures.denied_clients.iter().filter_map(DeniedClients::service_without_backend);
         let first = outages.chain(unwritten).chain(failing).chain(held).chain(checked);
         let mut named = Vec::new();
-        for service in first.chain(closed).chain(listening) {
+        for service in first.chain(closed).chain(listening).chain(denied) {
             if !named.iter().any(|it| it == service) {
                 named.push(service.to_owned());
             }
         }
         named
+    }
+
+    /// Whether rules of services turned clients away, as they should.
+    pub(crate) fn has_denied_clients(&self) -> bool {
+        !self.failures.denied_clients.is_empty()
     }
 }

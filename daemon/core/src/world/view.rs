@@ -181,6 +181,7 @@ fn unprogrammed_view(it: &DesiredFrontend, now: Timestamp) -> FrontendView {
         owner: None,
         applied: None,
         since: now,
+        verdict_since: now,
     }
 }
 
@@ -283,12 +284,14 @@ impl<'a> PreviousView<'a> {
         Self { before, after, positions: None, compared: None }
     }
 
-    /// Keeps the previous row's time if the row is unchanged.
+    /// Keeps the previous row's times as far as the row is unchanged.
     fn keep_since(&mut self, position: usize, row: &mut FrontendView) {
-        if let Some(old) = self.find(position, row)
-            && (old.verdict, old.reason) == (row.verdict, row.reason)
-            && self.same_lists(old, row)
-        {
+        let Some(old) = self.find(position, row) else { return };
+        if (old.verdict, old.reason) != (row.verdict, row.reason) {
+            return;
+        }
+        row.verdict_since = old.verdict_since;
+        if self.same_lists(old, row) {
             row.since = old.since;
         }
     }

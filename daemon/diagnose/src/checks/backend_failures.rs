@@ -9,11 +9,16 @@ use holdfast_core::keys::{Source, Transport};
 use holdfast_core::list::Row;
 use holdfast_core::snapshot::{PortView, UnusedReason};
 
+use super::endpoints::name_manifest_slices;
 use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Listener, Probe, ProbeKind, ProbeOutcome};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{clean, join_names};
+
+pub(super) fn describe_probes(probes: &[&Probe]) -> String {
+    join_names(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.as_str())))
+}
 
 /// Whether the backend is in a list, so that new clients meet it.
 pub(super) fn gets_clients(case: &Case<'_>, backend: SocketAddr) -> bool {
@@ -24,23 +29,76 @@ pub(super) fn gets_clients(case: &Case<'_>, backend: SocketAddr) -> bool {
 pub(super) fn judge_unused(case: &Case<'_>, failed: &[&Probe], failure: &str) -> Judgement {
     let is_out = |it: &&Probe| case.checks().get(&it.to).is_some_and(|check| !check.usable);
     if failed.iter().all(is_out) {
-        return Judgement::ok(format!("{failure} It gets no new client; see probe.checks."));
+        return Judgement::ok(format!(
+            "No client meets a dead backend. {}: new clients do not get a backend while its health checks fail (see \
+             probe.checks).",
+            describe_probes(failed)
+        ));
     }
-    let reasons: BTreeSet<&str> = failed.iter().filter_map(|it| unused_reason(case, it.to)).collect();
-    let why = if reasons.is_empty() { String::new() } else { format!(" ({})", join_names(reasons)) };
-    let who = if failed.len() == 1 { "It gets" } else { "They get" };
-    let is_any_used = case.ports().any(|port| port.rows.iter().any(|row| row.is_chosen()));
-    let meaning = if is_any_used { ", so no client meets that" } else { ", and no other backend gets one" };
-    let judgement = Judgement::info(format!("{failure} {who} no new client{why}{meaning}."));
+    let sentence = format!("{failure} {} {}", describe_idleness(case, failed), describe_others(case));
+    let judgement = Judgement::info(sentence);
     match name_pods(case, failed) {
         Some(pods) => judgement.remedy(Remedy::safe(format!("Look at {pods}: is its process up?"))),
         None => judgement,
     }
 }
 
+/// Why these backends get no new client.
+fn describe_idleness(case: &Case<'_>, failed: &[&Probe]) -> String {
+    match (failed.len(), shared_unused_reason(case, failed)) {
+        (1, Some(why)) => format!("It is {why}, so it gets no new client."),
+        (_, Some(why)) => format!("They are {why}, so they get no new client."),
+        (1, None) => "It gets no new client.".to_owned(),
+        (_, None) => "They get no new client.".to_owned(),
+    }
+}
+
+fn describe_others(case: &Case<'_>) -> &'static str {
+    match case.ports().any(|port| port.rows.iter().any(|row| row.is_chosen())) {
+        true => "Clients get other backends.",
+        false => "No other backend gets one either.",
+    }
+}
+
+/// Why none of these backends is in a list, if there is one reason for all.
+fn shared_unused_reason(case: &Case<'_>, failed: &[&Probe]) -> Option<&'static str> {
+    let mut reasons: BTreeSet<Option<&str>> = failed.iter().map(|it| unused_reason(case, it.to)).collect();
+    let first = reasons.pop_first()?;
+    first.filter(|_| reasons.is_empty())
+}
+
+/// The reason as an adjective.
 fn unused_reason(case: &Case<'_>, backend: SocketAddr) -> Option<&'static str> {
     let mut reasons = case.ports().filter_map(|port| port.unused_reason(&port.rows.find(backend)?));
-    reasons.next().map(UnusedReason::as_str)
+    Some(match reasons.next()? {
+        UnusedReason::Zone => "for another zone",
+        UnusedReason::Remote => "on another node (its policy is Local)",
+        UnusedReason::Weight => "of weight 0",
+        UnusedReason::Conflict => "of a service whose addresses others have",
+        it @ (UnusedReason::Unready | UnusedReason::Terminating | UnusedReason::Drained) => it.as_str(),
+    })
+}
+
+/// The headline where clients are served and backends that they do not get fail.
+pub(crate) fn describe_idle_failures(case: &Case<'_>) -> Option<String> {
+    let is_failed = |it: &&Probe| {
+        let is_dead = matches!(it.outcome, ProbeOutcome::Refused | ProbeOutcome::TimedOut);
+        matches!(it.kind, ProbeKind::Backend { .. }) && is_dead && !gets_clients(case, it.to)
+    };
+    let failed: Vec<&Probe> = case.probes().filter(is_failed).collect();
+    let first = failed.first()?;
+    let kind = shared_unused_reason(case, &failed).filter(|why| !why.contains(' '));
+    let kind = kind.map_or_else(String::new, |why| format!("{why} "));
+    let (verb, silence) =
+        if failed.len() == 1 { ("is", "does not answer") } else { ("are", "do not answer") };
+    let state = match failed.iter().all(|it| it.outcome == ProbeOutcome::Refused) {
+        true => format!("{verb} dead"),
+        false => silence.to_owned(),
+    };
+    Some(match failed.len() {
+        1 => format!("one {kind}backend {state} ({})", first.to),
+        number => format!("{number} {kind}backends {state} ({})", join_names(failed.iter().map(|it| it.to))),
+    })
 }
 
 /// The share of new connections that fails, as a sentence with a blank behind it.
@@ -156,33 +214,58 @@ fn interpret_refusals(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (St
     if ports.iter().all(answers) {
         return interpret_dead_backends(case, failed);
     }
-    let named = join_names(failed.iter().map(|it| it.to));
     let ports = join_names(&ports);
     match case.source() {
-        Some(Source::Config) => (
-            format!("Nothing listens at {named}.{}", describe_other_listeners(case, failed)),
-            correct_block(case, failed, &named),
-        ),
+        Some(Source::Config) => interpret_silent_block(case, failed),
         Some(Source::Manifests) => (
             format!(
-                "The application does not listen on {ports}, the port in its EndpointSlice{}.",
-                name_slice(case)
+                "The application does not listen on {ports}, the port in {}.",
+                name_manifest_slices(case)
             ),
             vec![
-                Remedy::safe("Look at which port the application listens."),
-                Remedy::disruptive(
-                    "Then correct `ports` of the EndpointSlice, or the application: of manifests, the slice counts and \
-                     targetPort does not.",
-                ),
+                look_at_ports(case, failed),
+                Remedy::disruptive(format!(
+                    "Correct `ports` of {}, or the port of the application. holdfast takes the port from there, not from \
+                     `targetPort` of the Service.",
+                    name_manifest_slices(case)
+                )),
             ],
         ),
         _ => (
             format!("The application does not listen on {ports} (the target port)."),
             vec![
-                Remedy::safe("Look at which port the application listens."),
-                Remedy::disruptive("Then correct targetPort of the Service, or the application."),
+                look_at_ports(case, failed),
+                Remedy::disruptive("Correct `targetPort` of the Service, or the port of the application."),
             ],
         ),
+    }
+}
+
+/// The meaning of refused connections to backends of a [[service]] block, and remedies.
+pub(super) fn interpret_silent_block(case: &Case<'_>, failed: &[&Probe]) -> (String, Vec<Remedy>) {
+    let named = join_names(failed.iter().map(|it| it.to));
+    let meaning = format!("Nothing listens at {named}.{}", describe_other_listeners(case, failed));
+    (meaning, correct_block(case, failed, &named))
+}
+
+/// How to see the ports of an application that does not listen where it should: by its pod, else at its address.
+fn look_at_ports(case: &Case<'_>, failed: &[&Probe]) -> Remedy {
+    let at = join_names(failed.iter().map(|it| it.to.ip()).collect::<BTreeSet<_>>());
+    let endpoints = case.endpoints();
+    let pod = failed.iter().find_map(|it| endpoints.get(&it.to.ip())?.target.filter(|it| it.kind == "Pod"));
+    let describe = pod.filter(|_| case.source() == Some(Source::Kubernetes)).and_then(|pod| {
+        let name = pod.name.to_string();
+        let words = [CommandWord::Literal("describe"), CommandWord::Literal("pod"), CommandWord::Name(&name)];
+        Command::kubectl(case.namespace(), &words)
+    });
+    match describe {
+        Some(command) => {
+            Remedy::safe("Look at which port the application listens (`Port` of its containers).")
+                .with_command(Some(command))
+        }
+        None => Remedy::safe(format!(
+            "Look at which port the application listens: run `ss -ltnp` where it runs (the pod or machine of {at})."
+        )),
     }
 }
 
@@ -204,14 +287,6 @@ fn interpret_dead_backends(case: &Case<'_>, failed: &[&Probe]) -> (String, Vec<R
     )
 }
 
-/// The one slice of a manifest, with its file.
-fn name_slice(case: &Case<'_>) -> String {
-    let mut slices = case.slices();
-    let (Some(slice), None) = (slices.next(), slices.next()) else { return String::new() };
-    let origin = slice.meta.origin.as_deref().map(|origin| format!(" ({})", clean(origin)));
-    format!(" {}{}", slice.key.name, origin.unwrap_or_default())
-}
-
 /// What to do about a block that names a port at which nothing listens, by who listens beside it.
 fn correct_block(case: &Case<'_>, failed: &[&Probe], named: &str) -> Vec<Remedy> {
     let file = case.facts().and_then(|facts| facts.meta.origin.as_deref());
@@ -228,7 +303,7 @@ fn correct_block(case: &Case<'_>, failed: &[&Probe], named: &str) -> Vec<Remedy>
             let right = SocketAddr::new(it.address, it.port);
             let wrong = join_names(failed.iter().map(|failed| failed.to).filter(|to| to.ip() == it.address));
             vec![
-                Remedy::safe(format!(
+                Remedy::disruptive(format!(
                     "Is {} right? Then write {right} in place of {wrong} into {block}, and reload.",
                     it.port
                 ))
@@ -236,7 +311,7 @@ fn correct_block(case: &Case<'_>, failed: &[&Probe], named: &str) -> Vec<Remedy>
             ]
         }
         (Some(_), _) => vec![
-            Remedy::safe(format!(
+            Remedy::disruptive(format!(
                 "Which of these is right? Write it in place of {named} into {block}, and reload."
             ))
             .with_command(reload()),

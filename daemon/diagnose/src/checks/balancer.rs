@@ -197,7 +197,7 @@ pub(super) fn check_class_unserved(case: &Case<'_>) -> Judgement {
         |it: &Finding| format!("No controller serves load balancers of class {class}{}.", describe_age(it));
     let remedies = vec![
         Remedy::safe("Look whether the controller of that class runs."),
-        Remedy::disruptive("Or recreate the Service without loadBalancerClass, which cannot be changed."),
+        Remedy::disruptive("Recreate the Service without loadBalancerClass, which cannot be changed."),
     ];
     judge_finding(case, FindingId::ClassUnserved, words, remedies)
 }

@@ -25,7 +25,7 @@ pub(super) fn check_collision(case: &Case<'_>) -> Judgement {
     let all = lost.iter().map(|it| format_frontend(it));
     // Age alone does not decide: a cluster IP wins over an external IP of any age.
     let rule = describe_precedence(case.table(), view, first);
-    let rule = rule.map_or_else(String::new, |rule| format!(": its claim comes first {rule}"));
+    let rule = rule.map_or_else(String::new, |rule| format!(": the claim of {owner} comes first {rule}"));
     Judgement::error(format!("{} belongs to {owner}{rule}.{}", format_frontend(first), describe_kept(case)))
         .with("owner", owner)
         .with("frontends", json!(all.take(NAMED_MAX).collect::<Vec<_>>()))
@@ -67,7 +67,11 @@ fn build_remedies(case: &Case<'_>, loser: &ServiceView, lost: &FrontendView) -> 
             owner.name, loser.key.name
         ))
         .with_command(look),
-        Remedy::disruptive(format!("Take it out of the other one: {}.", places.join(", or "))),
+        Remedy::disruptive(format!(
+            "Remove {} from the one that should not have it: {}.",
+            format_frontend(lost),
+            places.join(", or ")
+        )),
     ]
 }
 

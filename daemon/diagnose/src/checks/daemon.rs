@@ -203,8 +203,8 @@ fn judge_unpinned_programs(places: &[&str], status: &holdfast_status::datapath::
     )
     .remedy(
         Remedy::disruptive(
-            "If it is mounted, and its folder of pins was removed, restart holdfast: clients are not served until it \
-             is back, and connections of clients outside end.",
+            "If the file system is mounted, and its folder of pins was removed, restart holdfast: clients are not \
+             served until it is back, and connections of clients outside end.",
         )
         .with_command(Command::from_words(&RESTART.map(CommandWord::Literal))),
     )

@@ -65,7 +65,7 @@ pub(super) fn check_external_name(case: &Case<'_>) -> Judgement {
         Some(name) if case.table().services.find_by_name(&name).next().is_none() => {
             Judgement::error(format!("It is an alias of {name}, and there is no such Service."))
                 .remedy(correct())
-                .remedy(Remedy::safe("Or apply that Service's manifest."))
+                .remedy(Remedy::safe("Apply that Service's manifest again."))
         }
         Some(name) => Judgement::info(format!("It is an alias of {name}: diagnose that one.")),
         None => {

@@ -79,13 +79,16 @@ fn judge_unlisted_manifest(case: &Case<'_>) -> Judgement {
     let origin = origin.map(|origin| format!(" ({})", clean(origin))).unwrap_or_default();
     let name = case.name().name();
     let selector = selector::describe_manifest_selector(case);
-    let selector = selector.map(|it| format!(" ({it} That matters only in a cluster.)")).unwrap_or_default();
-    Judgement::error(format!("There is no EndpointSlice of it in the manifests{origin}.{selector}")).remedy(
-        Remedy::safe(format!(
-            "Write an EndpointSlice with the label kubernetes.io/service-name={name} and the addresses of its pods into \
-             the manifests{origin}. holdfast reads it at once."
-        )),
-    )
+    let selector = selector.map(|it| format!(" {it}")).unwrap_or_default();
+    Judgement::error(format!(
+        "The manifests{origin} have no EndpointSlice of {}. In manifests, only an EndpointSlice gives a service its \
+         backends; a selector gives it none.{selector}",
+        case.name()
+    ))
+    .remedy(Remedy::safe(format!(
+        "Write an EndpointSlice with the label kubernetes.io/service-name={name} and the addresses of its pods into the \
+         manifests{origin}. holdfast reads it at once."
+    )))
 }
 
 fn describe_slices(number: usize) -> String {
@@ -160,24 +163,28 @@ fn describe_ready_edit(case: &Case<'_>) -> String {
     let (up, down) = (at(true), at(false));
     let down: BTreeSet<IpAddr> = down.difference(&up).copied().collect();
     match (up.is_empty(), down.is_empty()) {
-        (false, true) => format!("Set `ready: true` for {} in {slices}, if it is well.", join_names(up)),
+        (false, true) => {
+            format!("Set `ready: true` for {} in {slices}, if the application there is well.", join_names(up))
+        }
         (false, false) => {
-            let verb = if down.len() == 1 { "takes" } else { "take" };
+            let (pronoun, verb) =
+                if down.len() == 1 { ("it is", "it takes") } else { ("they are", "they take") };
             format!(
-                "Set `ready: true` for {} in {slices}, if it is well; {} {verb} no connection: not there.",
+                "Set `ready: true` for {} in {slices}, if the application there is well. Leave {} as {pronoun}: {verb} \
+                 no connection.",
                 join_names(up),
                 join_names(down)
             )
         }
         (true, false) => {
-            format!("Start the process at {}; then set `ready: true` there in {slices}.", join_names(down))
+            format!("Start the process at {}, then set `ready: true` for it in {slices}.", join_names(down))
         }
         (true, true) => format!("Set `ready: true` in {slices} for each endpoint that is well."),
     }
 }
 
 /// The slices of manifests, each with its file.
-fn name_manifest_slices(case: &Case<'_>) -> String {
+pub(super) fn name_manifest_slices(case: &Case<'_>) -> String {
     let shown = |slice: &SliceFacts| {
         let origin = slice.meta.origin.as_deref().map(|origin| format!(" ({})", clean(origin)));
         format!("EndpointSlice {}{}", slice.key.name, origin.unwrap_or_default())
@@ -194,13 +201,17 @@ fn has_pods(case: &Case<'_>) -> bool {
 /// Where to look for why endpoints are missing or unready. Only an apiserver knows pods.
 pub(super) fn see_endpoints_remedy(case: &Case<'_>) -> Remedy {
     if case.source() == Some(Source::Manifests) {
-        return Remedy::safe(describe_ready_edit(case));
+        // Clients get what is ready.
+        return Remedy::disruptive(describe_ready_edit(case));
     }
     Remedy::safe(match case.source() {
         Some(Source::Config) => {
-            "Look at `backends` of its [[service]] block, and in `holdfast backends` why each gets no client."
+            format!(
+                "`holdfast backends {}` says why each backend of its [[service]] block gets no client.",
+                case.name()
+            )
         }
-        _ => "See the findings on pods: which should be behind it, and why they are not ready.",
+        _ => "See the findings on pods: which should be behind it, and why they are not ready.".to_owned(),
     })
 }
 

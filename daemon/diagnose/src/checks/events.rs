@@ -116,11 +116,16 @@ fn recent_records<'a>(case: &Case<'a>) -> impl Iterator<Item = &'a Record> + use
     case.history().iter().filter(move |record| record.time.0 >= since)
 }
 
-pub(super) fn check_recent(case: &Case<'_>) -> Judgement {
-    let lately = match case.scope().since_seconds {
+/// The queried period, after `in the last`.
+fn describe_period(case: &Case<'_>) -> String {
+    match case.scope().since_seconds {
         3_600 => "hour".to_owned(),
         seconds => format_duration(seconds),
-    };
+    }
+}
+
+pub(super) fn check_recent(case: &Case<'_>) -> Judgement {
+    let lately = describe_period(case);
     match recent_records(case).count() {
         0 => Judgement::ok(format!("Nothing of it changed in the last {lately}.")),
         number => Judgement::info(format!("{} of it in the last {lately}.", format_count(number, "change")))
@@ -146,7 +151,10 @@ pub(super) fn check_correlate(case: &Case<'_>) -> Judgement {
     let losses: Vec<&Record> =
         recent_records(case).filter(|record| !lost_backends(record).is_empty()).collect();
     if losses.is_empty() {
-        return Judgement::ok("It lost no backend lately.");
+        return Judgement::ok(format!(
+            "None of its frontends lost a backend in the last {}.",
+            describe_period(case)
+        ));
     }
     let Some(events) = case.events().answer() else {
         return judge_unavailable(case.events(), "The Events when it lost backends");

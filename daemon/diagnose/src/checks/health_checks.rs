@@ -7,8 +7,10 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-use super::backend_failures::gets_clients;
+use super::backend_failures::{gets_clients, interpret_silent_block};
+use super::collision::describe_object;
 use crate::case::Case;
+use crate::evidence::{Probe, ProbeOutcome};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
@@ -36,14 +38,15 @@ pub(super) fn check_health_checks(case: &Case<'_>) -> Judgement {
             (false, 1) => " It gets no new client, so none meets that.",
             (false, _) => " They get no new client, so none meets that.",
         };
+        let (meaning, remedies) = interpret_unusable(case, &unusable);
         let sentence = format!(
-            "Holdfast's own health checks fail for {} of {number}: {}.{harm}",
+            "Holdfast's own health checks fail for {} of {number}: {}.{harm}{meaning}",
             unusable.len(),
             describe_backends(&unusable)
         );
         Judgement::error_if(unusable.len() == all.len(), sentence)
             .with("failed", to_json(&unusable))
-            .remedy(look_at(&unusable, "and what `health_check` of the configuration expects."))
+            .remedies(remedies)
     } else if !failing.is_empty() {
         Judgement::warning(format!(
             "The last health check failed for {} of {number}, which still gets clients: {}.",
@@ -70,6 +73,28 @@ fn is_failing(seen: &CheckStatus) -> bool {
 
 fn last_result(seen: &CheckStatus) -> Option<CheckResult> {
     seen.last.as_ref().map(|last| last.result.0)
+}
+
+/// What this diagnosis has found at backends whose checks fail, as a sentence with a blank before it, and remedies. A
+/// backend that refused this host needs no further look.
+fn interpret_unusable(case: &Case<'_>, unusable: &[CheckedBackend<'_>]) -> (String, Vec<Remedy>) {
+    let is_refused =
+        |it: &&Probe| it.outcome == ProbeOutcome::Refused && unusable.iter().any(|(at, _)| **at == it.to);
+    let refused: Vec<&Probe> = case.probes().filter(is_refused).collect();
+    if refused.len() == unusable.len() {
+        let (meaning, remedies) = interpret_silent_block(case, &refused);
+        return (format!(" {meaning}"), remedies);
+    }
+    let is_plain = unusable.iter().all(|(_, seen)| seen.kind == "tcp");
+    let places = join_names(unusable.iter().map(|(at, _)| at));
+    let look = match is_plain {
+        true => format!("See whether a process listens at {places}, and whether this node reaches it."),
+        false => {
+            let block = case.view().map(describe_object).unwrap_or_default();
+            format!("Compare what {places} answers with `health_check` of {block}.")
+        }
+    };
+    (String::new(), vec![Remedy::safe(look)])
 }
 
 /// What a person may look at first. `more` ends the sentence.

@@ -37,7 +37,7 @@ fn describe_location(nodes: &BTreeSet<String>) -> String {
 
 fn spread_remedy() -> Remedy {
     Remedy::disruptive(
-        "Or spread the pods: podAntiAffinity on kubernetes.io/hostname, more replicas, or a DaemonSet.",
+        "Leave the policy, and spread the pods: podAntiAffinity on kubernetes.io/hostname, more replicas, or a DaemonSet.",
     )
 }
 
@@ -164,8 +164,8 @@ pub(super) fn build_admission_remedies(case: &Case<'_>) -> Vec<Remedy> {
     let object = case.view().map_or_else(|| format!("Service {}", case.name()), describe_object);
     let ranges = case.facts().map(|facts| join_names(&facts.source_ranges)).unwrap_or_default();
     let admit = format!(
-        "If it is, add a range that has it to `loadBalancerSourceRanges` of {object} (now {ranges}): that changes who \
-         gets in."
+        "If the client is meant to come in, add a range that has it to `loadBalancerSourceRanges` of {object} (now \
+         {ranges}): that changes who gets in."
     );
     vec![Remedy::safe(ask), Remedy::disruptive(admit)]
 }

@@ -11,7 +11,9 @@ use holdfast_core::snapshot::Verdict;
 use holdfast_status::datapath::ForeignPrograms;
 use serde_json::json;
 
-use super::backend_failures::{describe_harm, gets_clients, interpret_failures, judge_unused};
+use super::backend_failures::{
+    describe_harm, describe_probes, gets_clients, interpret_failures, judge_unused,
+};
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
@@ -82,10 +84,6 @@ pub(super) fn foreign_program_remedies(status: &holdfast_status::datapath::Statu
         Remedy::safe("Look which programs are attached to the cgroup.").with_command(tree),
         Remedy::disruptive("Switch off the component that attached it, or its translation of services."),
     ]
-}
-
-fn describe_probes(probes: &[&Probe]) -> String {
-    join_names(probes.iter().map(|it| format!("{} {}", it.to, it.outcome.as_str())))
 }
 
 const FRONTENDS_QUESTION: &str = "Whether its frontends answer";
@@ -264,7 +262,9 @@ pub(super) fn check_backend(case: &Case<'_>) -> Judgement {
     let sentence = format!("{failure} {harm}{meaning}");
     // A NetworkPolicy may keep this host out and let clients in.
     let has_policies = case.policies_lookup().answer().is_some_and(|number| *number > 0);
-    let is_error = failed.len() == all.len() && !has_policies;
+    // A client that is refused fails now. One that waits may meet a policy against this host alone.
+    let is_met = met.iter().any(|it| it.outcome == ProbeOutcome::Refused);
+    let is_error = (is_met || failed.len() == all.len()) && !has_policies;
     let judgement = match has_policies {
         true => Judgement::warning(format!(
             "{sentence} A NetworkPolicy may keep this host out and let clients in."

@@ -56,7 +56,7 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
     let unknown_ports = select(Cause::NoSuchPort);
     let judgement = match (unserved.is_empty(), kept_out.is_empty(), unknown_ports.is_empty()) {
         (false, true, _) => Judgement::warning(format!("{}.", describe_unserved(case, &unserved))),
-        (true, false, _) => Judgement::warning(format!("{}.", describe_excluded(case, &kept_out))),
+        (true, false, _) => judge_excluded(case, &kept_out),
         (false, false, _) => Judgement::warning(format!(
             "{}. {}.",
             describe_unserved(case, &unserved),
@@ -69,6 +69,15 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
         .with("clients", all.len())
         .with("latest", to_json(&all))
         .remedies(build_remedies(case, &unserved, &kept_out))
+}
+
+/// Clients outside the source ranges are kept out as the Service asks. It is a problem of whoever asks about one.
+fn judge_excluded(case: &Case<'_>, kept_out: &[&Arc<DeniedClient>]) -> Judgement {
+    let sentence = format!("{}.", describe_excluded(case, kept_out));
+    match case.scope().client {
+        Some(_) => Judgement::warning(sentence),
+        None => Judgement::info(sentence),
+    }
 }
 
 fn describe_attempts(case: &Case<'_>, denied: &[&Arc<DeniedClient>]) -> String {

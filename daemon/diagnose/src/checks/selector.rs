@@ -36,9 +36,9 @@ struct CandidatePods<'a> {
 pub(super) fn check_typo(case: &Case<'_>) -> Judgement {
     if case.source() == Some(Source::Manifests) {
         return match describe_manifest_selector(case) {
-            Some(_) if case.all_slices().next().is_some() => {
-                Judgement::not_applicable("Of manifests, EndpointSlices alone count, and it has one.")
-            }
+            Some(_) if case.all_slices().next().is_some() => Judgement::not_applicable(
+                "In manifests, EndpointSlices give a service its backends, and it has one.",
+            ),
             Some(sentence) => Judgement::info(sentence),
             None => Judgement::not_applicable("There is no selector to compare with."),
         };
@@ -82,7 +82,7 @@ pub(super) fn describe_manifest_selector(case: &Case<'_>) -> Option<String> {
     let pods = &case.manifests().answer()?.pods;
     let words = formatting::format_selector(selector);
     if pods.is_empty() {
-        return Some(format!("Its selector is {words}, and the manifests have no pod."));
+        return Some(format!("Its selector is {words}, and the manifests have no Pod."));
     }
     let matched =
         pods.iter().filter(|pod| selector.iter().all(|(key, value)| pod.labels.get(key) == Some(value)));
@@ -90,15 +90,15 @@ pub(super) fn describe_manifest_selector(case: &Case<'_>) -> Option<String> {
     if matched > 0 {
         let verb = if matched == 1 { "has" } else { "have" };
         return Some(format!(
-            "Its selector is {words}, and {} {verb} these labels.",
-            format_count(matched, "pod")
+            "Its selector is {words}, and {} of the manifests {verb} these labels.",
+            format_count(matched, "Pod")
         ));
     }
     let near = pods.iter().find_map(|pod| Some((pod, find_changes(selector, &pod.labels)?)));
     let near = near.map(|(pod, changes)| {
         format!(" {} {} has {}.", clean(&pod.kind), clean(&pod.name), format_labels(&changes))
     });
-    Some(format!("Its selector {words} matches no pod of the manifests.{}", near.unwrap_or_default()))
+    Some(format!("Its selector {words} also matches no Pod of the manifests.{}", near.unwrap_or_default()))
 }
 
 fn judge_candidates(
@@ -126,7 +126,9 @@ fn judge_candidates(
         .remedy(
             Remedy::disruptive("Correct the selector: it changes where traffic goes.").with_command(command),
         )
-        .remedy(Remedy::disruptive("Or correct the labels of the pods, in the workload's template."));
+        .remedy(Remedy::disruptive(
+            "Instead of the selector, correct the labels of the pods, in the workload's template.",
+        ));
     if is_certain { judgement } else { judgement.likely() }
 }
 

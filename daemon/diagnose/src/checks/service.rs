@@ -23,6 +23,9 @@ const LAG_SECONDS: u64 = 5;
 /// The most letters by which a typo changes a name.
 const SLIP_MAX: usize = 2;
 
+/// The namespace of a `[[service]]` block that names none.
+const BLOCK_NAMESPACE: &str = "static";
+
 pub(super) fn check_exists(case: &Case<'_>) -> Judgement {
     let name = case.name();
     if case.facts().is_some() {
@@ -62,7 +65,24 @@ fn judge_unknown(case: &Case<'_>, why: &str) -> Judgement {
     }
     Judgement::error(format!("There is no Service {name}: {why}.{meant}{before}"))
         .with("near", json!(near))
-        .remedy(Remedy::safe("Look at the name and the namespace, or apply the Service's manifest again."))
+        .remedy(build_absence_remedy(case))
+}
+
+/// Where a service that nobody has would have to come from.
+fn build_absence_remedy(case: &Case<'_>) -> Remedy {
+    let name = case.name();
+    let known = Command::from_words(&["holdfast", "services"].map(CommandWord::Literal));
+    let is_block = |view: &ServiceView| {
+        view.key.source == Source::Config && view.key.name.namespace() == name.namespace()
+    };
+    let text = if name.namespace() == BLOCK_NAMESPACE || case.table().services.iter().any(|it| is_block(it)) {
+        format!("Look at the name, or write a [[service]] block {:?} into the configuration.", name.name())
+    } else if case.table().sources.contains_key(&Source::Kubernetes) {
+        "Look at the name and the namespace, or apply the Service's manifest again.".to_owned()
+    } else {
+        "Look at the name and the namespace, or write the Service into the folder of manifests.".to_owned()
+    };
+    Remedy::safe(text).with_command(known)
 }
 
 /// Judges a service that may be there, but whose news do not come.
@@ -71,11 +91,7 @@ fn judge_without_news(obstacles: &NewsObstacles, unknown: String, near: &[String
     let own = |words: &[CommandWord<'_>]| Command::from_words(words);
     let judgement = match &obstacles.refused_reload {
         None => judgement,
-        Some(_) => judgement.remedy(
-            Remedy::safe("Correct the configuration until `holdfast check-config` finds nothing, and reload it; until then the \
-                 former one is in force.")
-                .with_command(own(&["holdfast", "reload"].map(CommandWord::Literal))),
-        ),
+        Some(_) => judgement.remedy(build_reload_remedy(obstacles.config_file.as_deref())),
     };
     match obstacles.no_apiserver {
         false => judgement,
@@ -84,6 +100,18 @@ fn judge_without_news(obstacles: &NewsObstacles, unknown: String, near: &[String
                 .with_command(own(&["holdfast", "apiserver"].map(CommandWord::Literal))),
         ),
     }
+}
+
+/// What to do about a file that is not in force.
+fn build_reload_remedy(file: Option<&str>) -> Remedy {
+    let check = ["holdfast", "check-config"].map(CommandWord::Literal);
+    let file = file.map(CommandWord::Path);
+    let command = Command::from_words(&check.into_iter().chain(file).collect::<Vec<_>>());
+    Remedy::safe(
+        "Correct the configuration until the command below finds nothing. Then run `holdfast reload`. Until then the former \
+         configuration is in force.",
+    )
+    .with_command(command)
 }
 
 /// The same name in another namespace, and names that differ by a typo.
@@ -261,10 +289,10 @@ pub(super) fn check_selector(case: &Case<'_>) -> Judgement {
     if case.source() == Some(Source::Manifests) {
         return match selector::manifest_selector(case) {
             Some(selector) => Judgement::ok(format!(
-                "Its selector is {}; of manifests, EndpointSlices alone count.",
+                "Its selector is {}. In manifests, EndpointSlices give a service its backends.",
                 formatting::format_selector(selector)
             )),
-            None => Judgement::not_applicable("Of manifests, EndpointSlices alone count."),
+            None => Judgement::not_applicable("In manifests, EndpointSlices give a service its backends."),
         };
     }
     let Some(selector) = case.selector() else {

@@ -59,6 +59,9 @@ pub struct FrontendRow<'a> {
     /// Where clients dial it, for people.
     #[serde(skip)]
     pub place: String,
+    /// When clients began to meet this, for people: a list may have changed since.
+    #[serde(skip)]
+    pub verdict_since: Rfc3339,
 }
 
 impl<'a> FrontendRow<'a> {
@@ -75,6 +78,7 @@ impl<'a> FrontendRow<'a> {
             reason: it.reason.map(Code),
             page: super::guide_link(it.reason),
             since: Rfc3339(it.since),
+            verdict_since: Rfc3339(it.verdict_since),
             status: Code(status),
             error,
             owner: it.owner.as_ref().map(|key| key.name.to_string()),

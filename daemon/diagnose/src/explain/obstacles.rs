@@ -10,14 +10,18 @@ use crate::formatting::clean;
 pub struct NewsObstacles {
     /// Why the last reload was refused; `None`: it was not.
     pub refused_reload: Option<String>,
+    /// The file of that reload.
+    pub config_file: Option<String>,
     /// Whether an apiserver is used and none answers.
     pub no_apiserver: bool,
 }
 
 impl NewsObstacles {
-    pub fn new(refused_reload: Option<String>, apiserver: Option<&ApiserverView>) -> Self {
+    /// `refused`: why the last reload was refused, and its file.
+    pub fn new(refused: Option<(String, String)>, apiserver: Option<&ApiserverView>) -> Self {
         let no_apiserver = apiserver.is_some_and(|view| matches!(view.usage(), Usage::Unreachable));
-        Self { refused_reload, no_apiserver }
+        let (refused_reload, config_file) = refused.unzip();
+        Self { refused_reload, config_file, no_apiserver }
     }
 
     /// Sentences to append to one that calls a service unknown; empty if nothing keeps news away.

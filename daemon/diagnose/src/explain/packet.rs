@@ -21,7 +21,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::query_match::{DialTarget, Subject};
-use super::{ReadBack, details};
+use super::{ReadBack, details, unserved};
 use holdfast_status::schema_types::Code;
 use holdfast_status::views::datapath::DatapathView;
 pub use prose::{ClientAddress, Outcome};
@@ -67,6 +67,9 @@ pub struct BackendShare {
     /// The node that its endpoint names.
     pub node: Option<String>,
     pub seen_as: Code<ClientAddress>,
+    /// Whether the kernel drops the packet on its way to it, for people.
+    #[serde(skip)]
+    pub is_loopback: bool,
 }
 
 /// The devices with programs that process packets.
@@ -349,7 +352,10 @@ impl<'a> PacketTrace<'a> {
                 )
             }
             (None, Some(view)) => return self.refuse_unknown_port(view),
-            (None, None) => "no service has that frontend".to_owned(),
+            (None, None) => {
+                let dialled = DialTarget::new(self.dialled, Some(Protocol::Transport(self.transport)));
+                unserved::describe_absence(self.snapshot, &dialled)
+            }
         };
         self.push_step(StepKind::Frontend, format!("{}: {why}.", self.dialled));
         self.finish(Outcome::Passed, &format!("goes on as it is, because {why}."))
@@ -487,19 +493,37 @@ impl<'a> PacketTrace<'a> {
             StepKind::Selection,
             prose::describe_selection(met.entry.port.word(scope), slots, is_even, again),
         );
-        self.push_step(StepKind::ClientAddress, prose::describe_client_address(&backends, self.class, scope));
-        self.push_step(
-            StepKind::ReturnPath,
-            prose::describe_return_path(self.dialled, &backends, &self.fast_path),
-        );
-        let here = if scope == Scope::Local { " on this node" } else { "" };
-        let sentence = format!(
-            "is sent to {}{here}, {}.",
-            prose::describe_backends(&met.view.key.name.to_string(), &backends, slots.len()),
-            prose::client_address_clause(&backends, self.class)
-        );
         let more_backends = slots.len() - backends.len();
-        Packet { backends, more_backends, ..self.finish(Outcome::Served, &sentence) }
+        let names = prose::describe_backends(&met.view.key.name.to_string(), &backends, slots.len());
+        let packet = match prose::describe_loopback_loss(&backends) {
+            Some(loss) if slots.keys().all(|slot| slot.address.is_loopback()) => {
+                self.push_step(StepKind::Reject, format!("None: {loss}."));
+                self.finish(Outcome::Dropped, &format!("is translated to {names}, and lost: {loss}."))
+            }
+            loss => self.deliver(&backends, scope, &names, loss),
+        };
+        Packet { backends, more_backends, ..packet }
+    }
+
+    /// The end of a packet that a backend gets.
+    fn deliver(
+        mut self,
+        backends: &[BackendShare],
+        scope: Scope,
+        names: &str,
+        loss: Option<String>,
+    ) -> Packet {
+        self.push_step(StepKind::ClientAddress, prose::describe_client_address(backends, self.class, scope));
+        let return_path = prose::describe_return_path(self.dialled, backends, &self.fast_path);
+        self.push_step(StepKind::ReturnPath, return_path);
+        let loss = loss.map(|loss| prose::capitalise(&format!("{loss}.")));
+        if let Some(loss) = &loss {
+            self.push_step(StepKind::Reject, loss);
+        }
+        let here = if scope == Scope::Local { " on this node" } else { "" };
+        let seen_as = prose::client_address_clause(backends, self.class);
+        let loss = loss.map(|loss| format!(" {loss}")).unwrap_or_default();
+        self.finish(Outcome::Served, &format!("is sent to {names}{here}, {seen_as}.{loss}"))
     }
 
     /// Whether packets to a backend of another node stay unchanged: see `can_encap` in `bpf/dsr.h`.
@@ -521,7 +545,8 @@ impl<'a> PacketTrace<'a> {
         list: Word,
     ) -> BackendShare {
         let node = endpoint_node(met, slot);
-        let is_here = self.snapshot.node.node_port_addresses.contains(&slot.address)
+        let is_here = slot.address.is_loopback()
+            || self.snapshot.node.node_port_addresses.contains(&slot.address)
             || node.as_deref().is_some_and(|node| node == &*self.snapshot.node.name);
         let seen_as = match (&node, self.class) {
             (_, ClientClass::Pod) if slot.address == self.from => ClientAddress::Node,
@@ -537,6 +562,7 @@ impl<'a> PacketTrace<'a> {
             draining: slot.state == SlotState::Draining,
             node,
             seen_as: Code(seen_as),
+            is_loopback: slot.address.is_loopback(),
         }
     }
 }

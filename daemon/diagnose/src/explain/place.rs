@@ -106,6 +106,7 @@ mod tests {
             owner: None,
             applied: None,
             since: Timestamp(0),
+            verdict_since: Timestamp(0),
         };
         let mut node = NodeFacts::default();
         assert_eq!(format_place(&it, &node), "*:30080/TCP at no address of this node");

@@ -10,6 +10,8 @@ use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
 use holdfast_core::words;
 
+use super::place::format_place;
+
 /// The most near matches of an answer.
 const NEAR_MAX: usize = 8;
 
@@ -204,7 +206,7 @@ pub(super) fn find_near_matches(snapshot: &Snapshot, question: &ExplainQuery) ->
         match question {
             ExplainQuery::Trouble | ExplainQuery::Host(_) => {}
             ExplainQuery::Service(name) => near.extend(match_name(view, name)),
-            ExplainQuery::Address(dialled) => match_address(view, dialled.address, &mut near),
+            ExplainQuery::Address(dialled) => match_address((view, snapshot), dialled.address, &mut near),
         }
     }
     near.sort_by(|a, b| (a.what, &a.name).cmp(&(b.what, &b.name)));
@@ -241,9 +243,14 @@ fn is_slip(one: &str, other: &str) -> bool {
     }
 }
 
-fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMatch>) {
+fn match_address(
+    (view, snapshot): (&ServiceView, &Snapshot),
+    address: SocketAddr,
+    near: &mut Vec<NearMatch>,
+) {
     for it in &view.frontends {
-        let other_port = it.address == address.ip();
+        // A port alone means no address, so that no other port is near to it.
+        let other_port = it.address == address.ip() && !address.ip().is_unspecified();
         let other_address = it.port.get() == address.port() && is_close(it.address, address.ip());
         let what = match (other_port, other_address) {
             (true, true) => "a frontend at that address and port by another protocol",
@@ -251,8 +258,7 @@ fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMat
             (false, true) => "a frontend with that port at a close address",
             (false, false) => continue,
         };
-        let name =
-            format!("{}/{} of {}", SocketAddr::new(it.address, it.port.get()), it.protocol, view.key.name);
+        let name = format!("{} of {}", format_place(it, &snapshot.node), view.key.name);
         near.push(NearMatch { what, name });
     }
     let rows = view.ports.iter().flat_map(|port| port.rows.rows_at(address.ip()));
@@ -264,6 +270,9 @@ fn match_address(view: &ServiceView, address: SocketAddr, near: &mut Vec<NearMat
 
 /// Whether two addresses are in the same /24 or /64, so that one may be a typo.
 fn is_close(a: IpAddr, b: IpAddr) -> bool {
+    if a.is_unspecified() || b.is_unspecified() {
+        return false;
+    }
     match (a, b) {
         (IpAddr::V4(a), IpAddr::V4(b)) => a.octets().first_chunk::<3>() == b.octets().first_chunk::<3>(),
         (IpAddr::V6(a), IpAddr::V6(b)) => a.segments().first_chunk::<4>() == b.segments().first_chunk::<4>(),

@@ -176,7 +176,8 @@ fn describe_socket(it: &FrontendView, snapshot: &Snapshot) -> String {
 fn describe_owner(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> (String, String) {
     let owner = it.owner.as_ref().map_or_else(|| "another service".to_owned(), |key| key.name.to_string());
     let rule = describe_precedence(snapshot, view, it);
-    (owner, rule.map(|rule| format!("; its claim comes first {rule}")).unwrap_or_default())
+    let rule = rule.map(|rule| format!(": the claim of {owner} comes first {rule}")).unwrap_or_default();
+    (owner, rule)
 }
 
 fn format_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snapshot) -> String {
@@ -213,7 +214,7 @@ pub fn describe_reason(reason: Option<Reason>) -> &'static str {
             "no slice with an endpoint of it is read: the label service.kubernetes.io/headless keeps proxies away"
         }
         Some(Reason::Vanished) => {
-            "its slices do not list the endpoints that served last, and these were not seen terminating"
+            "the endpoints that served last are not listed any more, and were not seen terminating"
         }
         Some(Reason::Resync) => {
             "its endpoints vanished shortly after the source was interrupted or listed anew"
@@ -248,7 +249,8 @@ pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapsh
             "New connections are refused at once when the last terminating endpoint has gone.".to_owned()
         }
         Verdict::Refusing if view.lacks_manifest_slices(it) => {
-            "It is not served by itself: no controller writes EndpointSlices of manifests. Write one.".to_owned()
+            "It stays unserved until you write an EndpointSlice into the manifests: no controller writes one there."
+                .to_owned()
         }
         Verdict::Refusing if it.reason == Some(Reason::NoEndpoints) => {
             "It is served with the first endpoint that is ready.".to_owned()
@@ -263,8 +265,8 @@ pub(super) fn next_step(view: &ServiceView, it: &FrontendView, snapshot: &Snapsh
                 .to_owned()
         }
         Verdict::Conflict => {
-            let (owner, rule) = describe_owner(view, it, snapshot);
-            format!("It is served at once when {owner} gives the address up{rule}.")
+            let (owner, _) = describe_owner(view, it, snapshot);
+            format!("{} gets the address as soon as {owner} gives it up.", view.key.name)
         }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
             AddressRefusal::classify(it, snapshot).next_step().to_owned()

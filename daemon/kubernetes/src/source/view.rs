@@ -70,8 +70,12 @@ pub struct Watch {
 }
 
 /// The effect of a missing Node.
-const NO_NODE: &str = "there is no Node of this name, so no endpoint counts as this node's: a Local policy finds \
-                       none, and hints for zones have no effect";
+fn describe_missing_node(node: &str) -> String {
+    format!(
+        "the cluster has no Node {node:?}, so no endpoint counts as this node's: a Local policy finds none, and hints for \
+         zones have no effect"
+    )
+}
 
 impl Watch {
     pub fn new(what: Resource) -> Self {
@@ -119,18 +123,18 @@ impl Watch {
     }
 
     /// Why the node's zone is unknown or may be stale.
-    pub fn zone_problem(&self) -> Option<String> {
+    pub fn zone_problem(&self, node: &str) -> Option<String> {
         let is_watched = self.state == State::Watching;
         let error = self.last_error.as_ref().filter(|_| !is_watched).map(|error| &*error.text);
         match (self.what, self.objects, error) {
             // The last list had no such Node, which a later error must not hide.
             (Resource::Node, 0, Some(error)) if self.lists > 0 => {
-                Some(format!("{NO_NODE}; whether one has come cannot be read now ({error})"))
+                Some(format!("{}, as it was last heard ({error})", describe_missing_node(node)))
             }
             (Resource::Node, 0, Some(error)) => Some(format!(
                 "this node's Node object cannot be read, so hints for zones have no effect ({error})"
             )),
-            (Resource::Node, 0, None) if is_watched => Some(NO_NODE.to_owned()),
+            (Resource::Node, 0, None) if is_watched => Some(describe_missing_node(node)),
             (Resource::Node, _, Some(error)) => {
                 Some(format!("this node's Node object is not watched; its last known zone counts ({error})"))
             }

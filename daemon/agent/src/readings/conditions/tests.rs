@@ -39,6 +39,7 @@ fn frontend((kind, verdict, reason, ago): &Given) -> FrontendView {
         owner: None,
         applied: None,
         since: Timestamp(NOW.0 - ago),
+        verdict_since: Timestamp(NOW.0 - ago),
     }
 }
 

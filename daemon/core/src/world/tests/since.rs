@@ -17,6 +17,18 @@ fn a_policy_that_changes_no_list_does_not_move_since() {
     assert_eq!(row(&after, "10.0.0.9").since, row(&before, "10.0.0.9").since);
 }
 
+/// A drain or a rollout changes the list. Clients have been served since before it.
+#[test]
+fn the_time_of_the_verdict_stays_while_its_list_changes() {
+    let mut rig = Rig::new();
+    rig.turn(vec![applied(service("a", "10.0.0.1", &[])), slice("a", &["1.1.1.1", "1.1.1.2"])]);
+    let shorter = view(&rig.turn(vec![slice("a", &["1.1.1.1"])]), "a");
+    let times = |view: &ServiceView| (row(view, "10.0.0.1").since, row(view, "10.0.0.1").verdict_since);
+    assert_eq!(times(&shorter), (Timestamp(102), Timestamp(101)));
+    let gone = view(&rig.turn(vec![slice("a", &[])]), "a");
+    assert_eq!(times(&gone), (Timestamp(103), Timestamp(103)), "the list is held");
+}
+
 #[test]
 fn since_moves_when_a_list_that_was_refused_is_accepted() {
     let mut rig = Rig::new();

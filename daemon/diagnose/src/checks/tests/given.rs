@@ -46,6 +46,8 @@ use holdfast_status::views::refusals::{Cause, DeniedClient};
 /// The time of every case: 2026-11-20T14:02:11Z.
 pub(super) const TAKEN: Timestamp = Timestamp(1_795_183_331);
 
+const CONFIG_FILE: &str = "/etc/holdfast/holdfast.toml";
+
 /// The start of the engine.
 const BEGUN: Duration = Duration::from_secs(10_000);
 
@@ -503,7 +505,10 @@ impl OwnGiven {
             announced: self.announced.iter().map(AnnouncedGiven::announced).collect(),
             denied: self.denied(),
             checks: self.checks.iter().map(checked).collect(),
-            obstacles: NewsObstacles::new(self.refused_reload.clone(), Some(&self.apiserver())),
+            obstacles: NewsObstacles::new(
+                self.refused_reload.clone().zip(Some(CONFIG_FILE.to_owned())),
+                Some(&self.apiserver()),
+            ),
         }
     }
 

@@ -263,6 +263,21 @@ pub(super) fn describe_client_address(backends: &[BackendShare], class: ClientCl
     capitalise(&format!("{}.", parts.join("; ")))
 }
 
+/// What becomes of a packet whose backend has a loopback address. The programs change its address before the kernel's
+/// routing, which takes no packet to the loopback from a device.
+pub(super) fn describe_loopback_loss(backends: &[BackendShare]) -> Option<String> {
+    let lost: Vec<&str> = backends.iter().filter(|it| it.is_loopback).map(|it| it.backend.as_str()).collect();
+    let is_v4 = lost.iter().any(|backend| !backend.starts_with('['));
+    let unless = if is_v4 { " (unless `route_localnet` of that device is 1)" } else { "" };
+    (!lost.is_empty()).then(|| {
+        format!(
+            "the kernel of this node drops packets that come by a device and go to the loopback{unless}, so only processes \
+             of this node reach {}",
+            join_names(&lost)
+        )
+    })
+}
+
 /// How backends see a client that is a pod. A pod drops packets with its own source address, so a pod that reaches
 /// itself sees an address of this node.
 fn describe_pod_address(backends: &[BackendShare]) -> &'static str {
@@ -341,7 +356,7 @@ pub(super) fn client_address_clause(backends: &[BackendShare], class: ClientClas
     } else if all(ClientAddress::Node) {
         "which sees an address of this node"
     } else {
-        "which sees the client's own address if it is on this node"
+        "which sees the client's own address if that backend is on this node"
     }
 }
 
@@ -372,4 +387,41 @@ pub(super) fn join_names<T: ToString>(all: &[T]) -> String {
 pub(super) fn capitalise(text: &str) -> String {
     let mut rest = text.chars();
     rest.next().map_or_else(String::new, |first| first.to_uppercase().chain(rest).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_status::schema_types::Code;
+
+    use super::*;
+
+    #[test]
+    fn a_backend_at_the_loopback_gets_nothing_from_a_device() {
+        let share = |backend: &str| BackendShare {
+            backend: backend.to_owned(),
+            share: 0.5,
+            draining: false,
+            node: None,
+            seen_as: Code(ClientAddress::Client),
+            is_loopback: backend.starts_with("127.") || backend.starts_with("[::1]"),
+        };
+        for (backends, unless) in [
+            (
+                ["127.0.0.9:80", "10.1.0.1:80"],
+                Some(
+                    " (unless `route_localnet` of that device is 1), so only processes of \
+             this node reach 127.0.0.9:80",
+                ),
+            ),
+            (
+                ["[::1]:80", "[fd00::1]:80"],
+                Some(" go to the loopback, so only processes of this node reach [::1]:80"),
+            ),
+            (["10.1.0.1:80", "10.1.0.2:80"], None),
+        ] {
+            let loss = describe_loopback_loss(&backends.map(share));
+            assert_eq!(loss.is_some(), unless.is_some(), "{loss:?}");
+            assert!(loss.unwrap_or_default().ends_with(unless.unwrap_or_default()), "{backends:?}");
+        }
+    }
 }
