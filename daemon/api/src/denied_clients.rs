@@ -14,12 +14,11 @@ use holdfast_status::datapath::Denial;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::refusals::{
-    Cause, DENIALS, DeniedClient, RECENT_SECONDS, candidate_keys, denial_word,
+    Cause, DENIALS, DeniedClient, Owners, RECENT_SECONDS, candidate_keys, denial_word,
 };
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::refusals::Owners;
 use holdfast_agent::datapath::{RefusalSnapshot, Stage};
 
 /// The most groups that an answer names: as many as fit on a screen.

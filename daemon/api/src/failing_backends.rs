@@ -16,11 +16,9 @@ use holdfast_status::datapath::{BackendRefusals, Status};
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::refusals::FrontendOwner;
+use holdfast_status::views::refusals::{FrontendOwner, Owners};
 use schemars::JsonSchema;
 use serde::Serialize;
-
-use super::refusals::Owners;
 
 /// The most backends that an answer names: as many as fit on a screen.
 const NAMED_MAX: usize = 10;

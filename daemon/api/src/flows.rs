@@ -15,14 +15,13 @@ use holdfast_datapath::{
 };
 use holdfast_status::age::format_duration;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::FrontendOwner;
+use holdfast_status::views::refusals::{FrontendOwner, Owners};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
 use super::limits::FLOWS_MAX;
 use super::query::Query;
-use super::refusals::Owners;
 use super::response::{self, ApiError};
 use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
