@@ -46,9 +46,10 @@ impl DeniedClients {
         )
     }
 
-    /// The service whose clients found no backend a short while ago.
-    pub(super) fn service_without_backend(&self) -> Option<&str> {
-        self.service.as_deref().filter(|_| self.cause == Cause::NoBackend.as_str())
+    /// The service whose clients found no backend a short while ago, or for whom this node has no room.
+    pub(super) fn failed_service(&self) -> Option<&str> {
+        let has_failed = self.is_shortage() || self.cause == Cause::NoBackend.as_str();
+        self.service.as_deref().filter(|_| has_failed)
     }
 
     /// The command that says more: what meets this client, or what is wrong with the service.

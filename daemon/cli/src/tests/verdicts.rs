@@ -60,24 +60,48 @@ fn a_node_without_anything_configured_says_so() {
     assert!(ran.out.contains(said), "{}", ran.out);
 }
 
-#[test]
-fn backends_that_refuse_clients_are_named_while_their_service_uses_them() {
-    let served = serve_with(many(1, 2), |readings| {
+/// A service with the backends 10.200.0.1 and 2, while clients of these backends were refused.
+fn serve_refused(backends: &'static [&'static str]) -> Served {
+    serve_with(many(1, 2), |readings| {
         let mut status = fixture::status();
         (status.broken_hooks, status.grace_failure) = (Vec::new(), None);
-        let refusal = |backend: &str| BackendRefusal {
+        let refusal = |backend: &&str| BackendRefusal {
             quota: QuotaId(1),
             frontend: "10.96.0.0:80".parse().unwrap(),
             transport: Transport::Tcp,
             backend: backend.parse().unwrap(),
         };
-        let refusals = [refusal("10.200.0.2:8080"), refusal("10.200.0.9:8080")].map(|it| (it, 970));
-        let sweep = FlowSweepProgress { backend_refusals: refusals.into(), ..FlowSweepProgress::default() };
+        let backend_refusals = backends.iter().map(|it| (refusal(it), 970)).collect();
+        let sweep = FlowSweepProgress { backend_refusals, ..FlowSweepProgress::default() };
         status.flows = Some(FlowStatus { sweep, sample: FlowSample::default() });
         let view = DatapathView::for_kernel(status).with_devices(readings.datapath().devices().into());
         readings.datapath = watch::channel(Arc::new(view)).1;
         (readings.checks, readings.closed_ports) = (Arc::default(), Arc::default());
-    });
+        readings.node_port_listeners = watch::channel(Arc::default()).1;
+    })
+}
+
+#[test]
+fn status_and_each_explanation_end_alike_where_a_backend_refuses_clients() {
+    for (backends, question, expected) in [
+        (&["10.200.0.2:8080"][..], &["status"][..], Exit::Finding),
+        (&["10.200.0.2:8080"], &["explain"], Exit::Finding),
+        (&["10.200.0.2:8080"], &["explain", "10.96.0.0:80"], Exit::Finding),
+        (&["10.200.0.2:8080"], &["explain", "10.96.0.0:80", "--from", "198.51.100.7"], Exit::Finding),
+        (&["10.200.0.2:8080"], &["explain", "10.200.0.2:8080"], Exit::Finding),
+        (&["10.200.0.2:8080"], &["explain", "10.200.0.1:8080"], Exit::Good),
+        // A rollout has taken it away.
+        (&["10.200.0.9:8080"], &["explain"], Exit::Good),
+        (&["10.200.0.9:8080"], &["explain", "10.96.0.0:80"], Exit::Good),
+    ] {
+        let ran = serve_refused(backends).ask(question);
+        assert_eq!(ran.exit, expected, "{backends:?} {question:?}: {}{}", ran.out, ran.err);
+    }
+}
+
+#[test]
+fn backends_that_refuse_clients_are_named_while_their_service_uses_them() {
+    let served = serve_refused(&["10.200.0.2:8080", "10.200.0.9:8080"]);
     let ran = served.ask(&["status"]);
     assert_eq!(ran.exit, Exit::Finding);
     let said = "backends that fail clients\n  default/service-00000: 10.200.0.2:8080 refused clients of \
