@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use holdfast_agent::readings::{Readings, StartOutcome};
 use holdfast_core::drains::Drain;
+use holdfast_core::hold::Hold;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_kubernetes::source::is_away;
@@ -15,6 +16,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::drains::{NAMED_MAX, describe_drain};
+
+/// The wall clock of a write and that of a hold are read apart, each in whole seconds. In doubt the disk lacks the hold.
+const CLOCKS_DIFFER_SECONDS: i64 = 2;
 
 /// What the disk does not take.
 #[derive(Serialize, JsonSchema)]
@@ -95,7 +99,8 @@ fn list_unwritten_holds(
     let clock = snapshot.clock();
     let is_new = |view: &ServiceView| {
         let mut holds = view.ports.iter().filter_map(|port| port.hold.as_ref());
-        holds.any(|hold| written.is_none_or(|written| clock.wall_at(hold.begun) >= written))
+        let begun = |hold: &Hold| clock.wall_at(hold.begun).0 + CLOCKS_DIFFER_SECONDS;
+        holds.any(|hold| written.is_none_or(|written| begun(hold) >= written.0))
     };
     let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id));
     held.filter(|view| is_new(view)).map(|view| view.key.name.to_string()).collect()
