@@ -40,7 +40,8 @@ pub(super) struct Apiserver<'a> {
     failovers: u64,
     /// The virtual address; null unless `[apiserver] vip` is set.
     vip: Option<VipRow>,
-    /// Whether this node hears of no change: no watch works, or that of Services or EndpointSlices has not for a minute.
+    /// Whether this node hears of no change: no watch works, or that of Services or EndpointSlices has failed for a
+    /// minute.
     away: bool,
     /// Why the zone of this node is unknown, or may have changed unnoticed.
     zone_problem: Option<String>,

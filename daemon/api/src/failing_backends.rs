@@ -1,8 +1,9 @@
 //! Lists the backends that refuse clients, or never answer clients from outside.
 //!
 //! Invariant: a backend is listed while its service sends it clients. One that is on its way out may refuse late
-//! connections, unless no other is left. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
-//! Sockets of this node leave no flow. Only an RST shows what they met, so those that wait in vain are not known.
+//! connections, unless no other is left. Any host may forge a refusal in a backend's name, so this is a reason to look,
+//! as a diagnosis does. Sockets of this node leave no flow. Only an RST shows what they met, so those that wait in vain
+//! are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

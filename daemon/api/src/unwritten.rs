@@ -17,7 +17,7 @@ use serde::Serialize;
 
 use super::drains::{NAMED_MAX, describe_drain};
 
-/// The wall clock of a write and that of a hold are read apart, each in whole seconds. In doubt the disk lacks the hold.
+/// The wall clocks of a write and of a hold are read apart, each in whole seconds. In doubt the disk lacks the hold.
 const CLOCKS_DIFFER_SECONDS: i64 = 2;
 
 /// What the disk does not take.

@@ -1,7 +1,8 @@
 //! The line about the apiserver: the endpoints of the watches, or the broken ones, since when and why.
 //!
 //! Invariant: a broken watch is reported but is no fault by itself. While no watch works, or that of Services or
-//! EndpointSlices has not for a minute, the node is not well: it serves what it knows and misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
+//! EndpointSlices has not for a minute, the node is not well: it serves what it knows and misses every rollout.
+//! Endpoints and credentials belong to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
