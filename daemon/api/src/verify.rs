@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use holdfast_status::frontend_text::shorten_node_ports;
 use holdfast_status::printable::sanitise_line;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -114,7 +115,7 @@ fn render_comparison(it: &Comparison) -> String {
         Some(age @ 1..) => format!(" ({age} s ago)"),
         Some(0) | None => String::new(),
     };
-    let lines = it.differences.iter().map(|it| format!("  {it}"));
+    let lines = it.differences.iter().map(|it| format!("  {}", shorten_node_ports(it)));
     let lines = std::iter::once(format!("{}: {verdict}{age}", it.what)).chain(lines);
     lines.map(|line| sanitise_line(&line) + "\n").collect()
 }

@@ -12,6 +12,11 @@ pub fn shorten_node_port(frontend: &str) -> Cow<'_, str> {
     short.map_or(Cow::Borrowed(frontend), Cow::Owned)
 }
 
+/// A sentence with its frontends as people read them.
+pub fn shorten_node_ports(sentence: &str) -> String {
+    sentence.split(' ').map(shorten_node_port).collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -25,5 +30,12 @@ mod tests {
         ] {
             assert_eq!(shorten_node_port(frontend), expected);
         }
+    }
+
+    #[test]
+    fn only_the_frontends_of_a_sentence_change() {
+        let sentence = "frontend 0.0.0.0:30080/TCP: missing,  though [::]:30080/TCP is there; 0.0.0.0 too";
+        let expected = "frontend *:30080/TCP: missing,  though [*]:30080/TCP is there; 0.0.0.0 too";
+        assert_eq!(shorten_node_ports(sentence), expected);
     }
 }

@@ -144,7 +144,7 @@ impl Trigger {
     /// The cause in words: which object, what changed in it, which version, which writer.
     pub fn sentence(&self) -> String {
         let other = self.other.as_deref().unwrap_or("another service");
-        let frontend = self.frontend.as_deref().unwrap_or("an address");
+        let frontend = shorten_node_port(self.frontend.as_deref().unwrap_or("an address"));
         let address = self.address.as_deref().unwrap_or("a backend");
         match &*self.event {
             "claim-won" => format!("{frontend} is no longer claimed by {other}"),
@@ -287,5 +287,16 @@ mod tests {
             "EndpointSlice static/web-v4 applied, endpoints ~127.0.0.9 ready to unready, 1 kept, written by \
              health-check (Update)",
         );
+    }
+
+    #[test]
+    fn a_claimed_node_port_has_a_star_for_its_addresses() {
+        let trigger = Trigger {
+            event: "claim-lost".into(),
+            frontend: Some("0.0.0.0:30080/TCP".into()),
+            other: Some("shop/api".into()),
+            ..Trigger::default()
+        };
+        assert_eq!(trigger.sentence(), "*:30080/TCP is claimed by shop/api");
     }
 }
