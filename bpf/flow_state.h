@@ -188,7 +188,7 @@ INLINE void order_by(struct order *order, __u64 one, __u64 other)
 {
 	order->is_before |= order->is_same & (one - other) >> 63;
 	order->is_same &= ((one ^ other) - 1) >> 63;
-	/* Without this, clang 21 loads all numbers first and keeps them on the stack, of which calls share 512 bytes. */
+	/* The barrier stops clang 21 from loading all numbers first: it would keep them on the stack of 512 bytes. */
 	asm volatile("" : "+r"(order->is_before), "+r"(order->is_same) : : "memory");
 }
 

@@ -21,6 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::Source;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::DeviceDecision;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -52,7 +53,7 @@ use holdfast_agent::maps::{AppMaps, MapCoverage};
 use holdfast_agent::paced_receiver::PacedReceiver;
 
 use background::BackgroundTasks;
-use foundation::{Foundation, MapSenders};
+use foundation::{Foundation, MapSenders, required_sources};
 use readings::{ReadingParts, build_readings};
 use sources::{SourceContext, Sources};
 use start::{build_snapshot_writer, start_recorder};
@@ -270,13 +271,9 @@ fn report_start(config: &Config, node: &NodeName, address: SocketAddr) {
         DatapathKind::Kernel => "kernel",
         DatapathKind::Memory => "memory",
     };
-    let sources = [
-        ("apiserver", config.kubernetes.enabled),
-        ("manifests", config.manifests.path.is_some()),
-        ("[[service]]", !config.services.is_empty() || config.more_services.path.is_some()),
-    ];
-    let sources = sources.into_iter().filter(|(_, is_used)| *is_used).map(|(name, _)| name);
-    let sources = sources.collect::<Vec<_>>().join(", ");
+    let has_blocks = !config.services.is_empty() || config.more_services.path.is_some();
+    let sources = required_sources(config).into_iter().filter(|it| has_blocks || *it != Source::Config);
+    let sources = sources.map(Source::as_str).collect::<Vec<_>>().join(", ");
     let version = env!("CARGO_PKG_VERSION");
     say!(info, messages::STARTED, version, node = node.as_str(), datapath, sources, %address);
 }

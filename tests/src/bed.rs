@@ -24,6 +24,7 @@ pub mod load;
 pub mod names;
 pub mod packet_probe;
 mod probe_packet;
+pub mod queries;
 mod raw;
 pub mod sctp;
 mod seen_source;
@@ -42,7 +43,7 @@ use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, setns};
 
-use self::ask::Asker;
+use self::ask::{Asker, Transport};
 use self::cgroup::Tree;
 pub(crate) use self::cgroup::mount_point;
 use self::crowd::{ApiClients, Question};
@@ -51,6 +52,7 @@ pub use self::errand::Errand;
 use self::keeper::Keeper;
 pub use self::links::{Layout, Neighbour};
 use self::load::{Kind, Load};
+use self::queries::Queries;
 pub use self::serve::{Role, Server};
 use self::sidecar::Known;
 
@@ -309,6 +311,19 @@ impl Bed {
         command.args(["whom", name]).args(addresses.iter().map(SocketAddr::to_string));
         let first = addresses.first().copied().unwrap_or((Ipv4Addr::UNSPECIFIED, 0).into());
         Server::start(command, first)
+    }
+
+    /// Starts a client that asks a DNS server so many questions a second.
+    pub fn queries(
+        &self,
+        location: Location<'_>,
+        transport: Transport,
+        server: SocketAddr,
+        rate: u32,
+    ) -> Result<Queries, BedError> {
+        let mut command = self.command(location, &self.child)?;
+        command.args(["queries", queries::transport_word(transport), &server.to_string(), &rate.to_string()]);
+        Queries::start(command)
     }
 
     /// Starts a mesh's proxy in a pod, and in a cgroup from `child_cgroup`.

@@ -19,6 +19,7 @@ use holdfast_core::event::Event;
 use holdfast_core::facts::Timestamp;
 use holdfast_host::logging::messages::NOTICE;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinError;
 
 /// The most orders that may wait; each takes at most as long as a write to disk.
 pub const ORDERS_WAITING_MAX: usize = 16;
@@ -75,8 +76,8 @@ pub struct DrainsWrite {
     drains: Arc<Drains>,
     /// The drains that a restart would restore.
     stored: Arc<Drains>,
-    /// A file cannot be read now, so that nobody knows what a restart would restore.
-    is_unread: bool,
+    /// Whether nobody knows what a restart would restore: a file cannot be read, or the disk does not answer.
+    is_unknown: bool,
     error: Option<String>,
     /// Since when every try has failed.
     failing_since: Option<Timestamp>,
@@ -89,7 +90,7 @@ impl DrainsWrite {
         Self {
             drains: Arc::clone(&restored.drains),
             stored: Arc::clone(&restored.drains),
-            is_unread: error.is_some(),
+            is_unknown: error.is_some(),
             failing_since: error.is_some().then(now),
             error,
         }
@@ -97,13 +98,13 @@ impl DrainsWrite {
 
     #[cfg(any(test, feature = "testing"))]
     pub fn from_error(error: &str) -> Self {
-        Self { error: Some(error.to_owned()), is_unread: true, ..Self::default() }
+        Self { error: Some(error.to_owned()), is_unknown: true, ..Self::default() }
     }
 
     /// Why a restart would not restore the last orders, as far as the disk reports. Orders that cancel each other need
     /// no write.
     pub(crate) fn problem(&self) -> Option<&str> {
-        let is_lossless = !self.is_unread && self.lost().next().is_none() && self.revived().next().is_none();
+        let is_lossless = !self.is_unknown && self.lost().next().is_none() && self.revived().next().is_none();
         self.error.as_deref().filter(|_| !is_lossless)
     }
 
@@ -320,30 +321,51 @@ async fn write_once(
 ) -> Option<String> {
     let unread = unread.borrow().clone();
     let drains = Arc::clone(&desired.borrow_and_update());
-    let is_unread = unread.is_some();
     let before = last_write.borrow().clone();
-    let (error, stored) = match unread {
-        Some(unread) => (Some(unread_reason(&unread)), before.stored),
+    let StoreOutcome { error, stored, is_unknown } = match unread {
+        Some(unread) => {
+            StoreOutcome { error: Some(unread_reason(&unread)), stored: before.stored, is_unknown: true }
+        }
         None => {
-            // The disk may hang.
-            last_write.send_modify(|it| it.error = it.error.take().or_else(|| Some(NO_ANSWER.to_owned())));
+            last_write.send_modify(expect_hanging_disk);
             store_drains(folder, &drains).await
         }
     };
     let failing_since = error.is_some().then(|| before.failing_since.unwrap_or_else(now));
-    last_write.send_replace(DrainsWrite { drains, stored, is_unread, error: error.clone(), failing_since });
+    last_write.send_replace(DrainsWrite { drains, stored, is_unknown, error: error.clone(), failing_since });
     error
 }
 
-/// Why they are not written, and what a restart would read: a failed write may have replaced one of the two files.
-async fn store_drains(folder: &Path, drains: &Arc<Drains>) -> (Option<String>, Arc<Drains>) {
+/// Notes that a write has begun. The disk may never answer, and then nobody knows what a restart would restore.
+fn expect_hanging_disk(written: &mut DrainsWrite) {
+    written.error.get_or_insert_with(|| NO_ANSWER.to_owned());
+    written.failing_since.get_or_insert_with(now);
+    written.is_unknown = true;
+}
+
+/// Why the drains are not written, and what a restart would read.
+struct StoreOutcome {
+    error: Option<String>,
+    stored: Arc<Drains>,
+    /// Whether a restart may read something else than `stored`.
+    is_unknown: bool,
+}
+
+/// Writes the drains. If that fails, it reads what a restart would read: one of the two files may have been replaced.
+async fn store_drains(folder: &Path, drains: &Arc<Drains>) -> StoreOutcome {
     let (folder, writing) = (folder.to_owned(), Arc::clone(drains));
     let storing = move || match file::store(&folder, &writing) {
-        Ok(()) => (None, writing),
-        Err(error) => (Some(error), Arc::new(file::load(&folder).drains)),
+        Ok(()) => StoreOutcome { error: None, stored: writing, is_unknown: false },
+        Err(error) => {
+            let found = file::load(&folder);
+            let is_unknown = found.unread.is_some();
+            StoreOutcome { error: Some(error), stored: Arc::new(found.drains), is_unknown }
+        }
     };
-    match tokio::task::spawn_blocking(storing).await {
-        Ok(stored) => stored,
-        Err(error) => (Some(error.to_string()), Arc::default()),
-    }
+    let failed = |error: JoinError| StoreOutcome {
+        error: Some(error.to_string()),
+        stored: Arc::default(),
+        is_unknown: true,
+    };
+    tokio::task::spawn_blocking(storing).await.unwrap_or_else(failed)
 }

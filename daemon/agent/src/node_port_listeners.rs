@@ -3,7 +3,7 @@
 //! Invariant: it serves nobody and stops nobody. Sockets are listed every ten seconds while a Service has a node port,
 //! and processes are searched only when those sockets change, at the same pace.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU16;
 use std::path::Path;
@@ -30,8 +30,9 @@ const REPORTED_MAX: usize = 64;
 /// What listens at node ports now.
 pub type NodePortListeners = Arc<[NodePortListener]>;
 
-/// A socket at a node port, before its process is known.
-type Found = BTreeSet<(Listener, u32)>;
+/// The inode of a socket at a node port, before its process is known, and the service of that port. Sockets that share
+/// their address count once.
+type Found = BTreeMap<Listener, (u32, ObjectName)>;
 
 /// Publishes what listens at node ports until nobody reads it.
 pub async fn run(mut snapshots: watch::Receiver<Arc<Snapshot>>, out: watch::Sender<NodePortListeners>) {
@@ -66,13 +67,13 @@ fn look(snapshot: &Snapshot, before: &Found) -> io::Result<Option<(Found, NodePo
     let mut found = Found::new();
     for transport in [Transport::Tcp, Transport::Udp] {
         let sockets = listeners::list_sockets(transport, ANSWER_BYTES_MAX)?;
-        found.extend(select_sockets(&ports, &snapshot.node, transport, &sockets));
+        found.append(&mut select_sockets(&ports, &snapshot.node, transport, &sockets));
     }
     if found == *before {
         return Ok(None);
     }
-    let inodes = found.iter().map(|(_, inode)| *inode).collect();
-    let named = name_processes(&found, &ports, &find_owners(Path::new("/proc"), &inodes));
+    let inodes = found.values().map(|(inode, _)| *inode).collect();
+    let named = name_processes(&found, &find_owners(Path::new("/proc"), &inodes));
     Ok(Some((found, named)))
 }
 
@@ -89,15 +90,14 @@ fn list_node_ports(snapshot: &Snapshot) -> NodePorts<'_> {
     node_ports.filter_map(|(view, it)| Some((key(it)?, &view.key.name))).collect()
 }
 
-fn select_sockets<'a>(
+fn select_sockets(
     ports: &NodePorts<'_>,
     node: &NodeFacts,
     transport: Transport,
-    sockets: &'a [ListeningSocket],
-) -> impl Iterator<Item = (Listener, u32)> + use<'a> {
+    sockets: &[ListeningSocket],
+) -> Found {
     let is_taken = |it: &Listener| {
-        ports.contains_key(&(it.port, transport, Family::from_address(it.address)))
-            && node.shares_node_port(it.address)
+        node.takes_node_port_clients(it.address)
             // It may be a client of a name server.
             && !(transport == Transport::Udp && is_local_port(it.port))
     };
@@ -105,20 +105,24 @@ fn select_sockets<'a>(
     let listeners = all.flat_map(|(port, socket)| {
         socket.addresses().map(move |address| (Listener { port, transport, address }, socket.inode))
     });
-    listeners.filter(|(it, _)| is_taken(it)).take(REPORTED_MAX).collect::<Vec<_>>().into_iter()
+    let mut found = Found::new();
+    for (listener, inode) in listeners.filter(|(it, _)| is_taken(it)) {
+        let key = (listener.port, transport, Family::from_address(listener.address));
+        if let Some(service) = ports.get(&key)
+            && (found.len() < REPORTED_MAX || found.contains_key(&listener))
+        {
+            let (first, _) = found.entry(listener).or_insert((inode, (*service).clone()));
+            *first = inode.min(*first);
+        }
+    }
+    found
 }
 
-fn name_processes(
-    found: &Found,
-    ports: &NodePorts<'_>,
-    owners: &BTreeMap<u32, SocketOwner>,
-) -> NodePortListeners {
-    let named = found.iter().filter_map(|(listener, inode)| {
+fn name_processes(found: &Found, owners: &BTreeMap<u32, SocketOwner>) -> NodePortListeners {
+    let named = found.iter().filter_map(|(listener, (inode, service))| {
         let owner = owners.get(inode);
-        let Listener { port, transport, address } = *listener;
-        let service = ports.get(&(port, transport, Family::from_address(address)))?;
         let process = owner.map(|it| (it.name.clone(), it.pid));
-        let named = NodePortListener { service: (*service).clone(), listener: *listener, process };
+        let named = NodePortListener { service: service.clone(), listener: *listener, process };
         (!owner.is_some_and(SocketOwner::is_own)).then_some(named)
     });
     named.collect()
@@ -155,14 +159,15 @@ mod tests {
         let node =
             NodeFacts { node_port_addresses: ["192.0.2.5".parse().unwrap()].into(), ..NodeFacts::default() };
         let found = select_sockets(&ports, &node, transport, sockets);
-        found.map(|(listener, _)| listener.to_string()).collect()
+        found.keys().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn a_socket_counts_where_it_shares_a_node_port() {
+    fn a_socket_counts_where_it_takes_clients_of_a_node_port() {
         for (address, port, expected) in [
             ("0.0.0.0", PORT, &["0.0.0.0:30080/TCP"][..]),
-            ("192.0.2.5", PORT, &["192.0.2.5:30080/TCP"]),
+            // The service has all clients of this address, so anybody may listen there.
+            ("192.0.2.5", PORT, &[]),
             ("::", PORT, &["0.0.0.0:30080/TCP"]),
             ("198.51.100.1", PORT, &[]),
             ("0.0.0.0", PORT + 1, &[]),
@@ -173,19 +178,37 @@ mod tests {
     }
 
     #[test]
+    fn sockets_that_share_an_address_count_once() {
+        let sockets = [3, 7, 5].map(|inode| ListeningSocket { inode, ..socket("0.0.0.0", PORT) });
+        let snapshot = everything();
+        let found = select_sockets(&list_node_ports(&snapshot), &snapshot.node, Transport::Tcp, &sockets);
+        assert_eq!(found.values().map(|(inode, _)| *inode).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn a_node_port_that_another_service_takes_over_is_looked_at_again() {
+        let snapshot = everything();
+        let mut ports = list_node_ports(&snapshot);
+        let sockets = [socket("0.0.0.0", PORT)];
+        let before = select_sockets(&ports, &snapshot.node, Transport::Tcp, &sockets);
+        let other = ObjectName::new("default", "other").unwrap();
+        ports.values_mut().for_each(|service| *service = &other);
+        assert_ne!(select_sockets(&ports, &snapshot.node, Transport::Tcp, &sockets), before);
+    }
+
+    #[test]
     fn a_process_has_its_name_and_the_daemon_is_none() {
         let snapshot = everything();
         let ports = list_node_ports(&snapshot);
-        let found: Found =
-            select_sockets(&ports, &snapshot.node, Transport::Tcp, &[socket("0.0.0.0", PORT)]).collect();
+        let found = select_sockets(&ports, &snapshot.node, Transport::Tcp, &[socket("0.0.0.0", PORT)]);
         let owner = |pid| BTreeMap::from([(7, SocketOwner { pid, name: "nginx".to_owned() })]);
-        let named = name_processes(&found, &ports, &owner(9));
+        let named = name_processes(&found, &owner(9));
         assert_eq!(
             (named[0].service.to_string(), &named[0].process),
             ("default/web".to_owned(), &Some(("nginx".to_owned(), 9)))
         );
-        assert!(name_processes(&found, &ports, &owner(std::process::id())).is_empty());
-        assert_eq!(name_processes(&found, &ports, &BTreeMap::new())[0].process, None);
+        assert!(name_processes(&found, &owner(std::process::id())).is_empty());
+        assert_eq!(name_processes(&found, &BTreeMap::new())[0].process, None);
     }
 
     #[tokio::test]

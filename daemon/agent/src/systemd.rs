@@ -12,7 +12,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use holdfast_core::snapshot::Snapshot;
+use holdfast_core::snapshot::{Snapshot, Verdict};
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
@@ -111,6 +111,15 @@ struct Notifier<N> {
     line: String,
 }
 
+/// How many frontends there are, as `holdfast status` counts them, and at how many of them clients get a backend.
+fn count_frontends(snapshot: &Snapshot) -> (u64, u64) {
+    let count = |is_counted: fn(Verdict) -> bool| {
+        let all = snapshot.services.totals().frontends();
+        all.filter(|(_, verdict, _)| is_counted(*verdict)).map(|(.., count)| count).sum()
+    };
+    (count(|_| true), count(Verdict::serves_clients))
+}
+
 impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
     fn new(watched: StatusInput, started: Instant, notify: N) -> Self {
         Self { watched, started, notify, ready: false, line: String::new() }
@@ -135,13 +144,13 @@ impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
         self.ready = true;
         (self.notify)(&[NotifyState::Ready]);
         let milliseconds = since.as_millis();
-        let frontends = snapshot.fill.frontends;
+        let (frontends, served) = count_frontends(snapshot);
         match unready {
             None if self.watched.readings.datapath().status().is_none() => {
-                say!(info, messages::READY_IN_MEMORY, milliseconds, frontends);
+                say!(info, messages::READY_IN_MEMORY, milliseconds, frontends, served);
             }
-            None => say!(info, messages::READY, milliseconds, frontends),
-            Some(missing) => say!(warn, messages::READY, milliseconds, frontends, missing),
+            None => say!(info, messages::READY, milliseconds, frontends, served),
+            Some(missing) => say!(warn, messages::READY, milliseconds, frontends, served, missing),
         }
     }
 

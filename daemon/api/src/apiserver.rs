@@ -40,7 +40,7 @@ pub(super) struct Apiserver<'a> {
     failovers: u64,
     /// The virtual address; null unless `[apiserver] vip` is set.
     vip: Option<VipRow>,
-    /// Whether this node hears of no change, because no watch works.
+    /// Whether this node hears of no change: no watch works, or that of Services or EndpointSlices has not for a minute.
     away: bool,
     /// Why the zone of this node is unknown, or may have changed unnoticed.
     zone_problem: Option<String>,
@@ -368,7 +368,7 @@ impl<'a> Apiserver<'a> {
             memory_problem: view.memory_problem.as_deref(),
             failovers: view.failovers,
             vip: view.vip.as_ref().map(VipRow::from_view),
-            away: is_away(&watches),
+            away: is_away(&watches, Instant::now()),
             zone_problem: watches.iter().find_map(|watch| watch.zone_problem(node)),
             endpoints: view
                 .endpoints

@@ -19,6 +19,7 @@ use serde::{Serialize, Serializer};
 
 use super::query::Filter;
 use super::table::{Column, Table, column, wide_column};
+use super::trouble::{TroubleIndex, Troubles};
 use holdfast_agent::readings::Readings;
 use holdfast_standalone::blocks::CheckStats;
 
@@ -28,6 +29,7 @@ pub(super) struct BackendTable {
     slices: Vec<u16>,
     drains: Arc<Drains>,
     checks: Arc<CheckStats>,
+    troubles: TroubleIndex,
 }
 
 /// One endpoint of one port, and the range of the table's slices that list it.
@@ -70,6 +72,8 @@ pub(super) struct BackendRow<'a> {
     source: Code<Source>,
     /// Its health check, and the last result; null: it is not checked.
     check: Option<CheckStatus>,
+    #[serde(skip)]
+    troubles: Troubles,
 }
 
 /// The object behind an endpoint.
@@ -187,6 +191,7 @@ impl Table for BackendTable {
         }),
         column("STATE", |row, _, cells| cells.put(row.state)),
         column("UNUSED", |row, _, cells| cells.put_optional(row.unused_because)),
+        column("FAILS", |row, _, cells| cells.put_optional(row.troubles.cell())),
         column("CONDITIONS", |row, _, cells| cells.put(row.conditions())),
         column("NODE", |row, _, cells| cells.put_optional(row.node)),
         wide_column("WEIGHT", |row, _, cells| cells.put(row.weight)),
@@ -208,7 +213,8 @@ impl Table for BackendTable {
 
     fn new(readings: &Readings) -> Self {
         let drains = Arc::clone(&readings.snapshot().drains);
-        Self { slices: Vec::new(), drains, checks: Arc::clone(&readings.checks) }
+        let troubles = TroubleIndex::from_readings(readings);
+        Self { slices: Vec::new(), drains, checks: Arc::clone(&readings.checks), troubles }
     }
 
     fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
@@ -238,13 +244,15 @@ impl Table for BackendTable {
         let is_gone = row.is_held() && place.slices == 0;
         let before = port.row_slice(&row, &view.slices).filter(|_| is_gone).map(|slice| &**slice);
         let drained = find_drain_order(&self.drains, view, port, &row);
+        let is_in_conflict = view.is_port_in_conflict(place.port);
+        let conflict = is_in_conflict.then_some(UnusedReason::Conflict);
         Some(BackendRow {
             address: row.address,
             port: row.port.get(),
             protocol: Code(port.key.transport),
             service: Text(&view.key.name),
             port_name: &port.key.name,
-            state: Code(endpoint_state(&row)),
+            state: Code(if is_in_conflict { EndpointState::Unused } else { endpoint_state(&row) }),
             ready: conditions.ready,
             serving: conditions.serving,
             terminating: conditions.terminating,
@@ -253,13 +261,18 @@ impl Table for BackendTable {
             slices: Slices { view, positions: slices.unwrap_or_default(), last_slice: before },
             target: endpoint.and_then(|endpoint| endpoint.target).map(Target::from),
             since: Rfc3339(row.since()),
-            unused_because: port.unused_reason(&row).map(Code),
+            unused_because: port.unused_reason(&row).or(conflict).map(Code),
             weight: port.rows.weight(row.backend()).number(),
             drained_by: drained.map(ToString::to_string),
             drained_since: drained.map(|drained| Rfc3339(drained.at)),
             source: Code(view.key.source),
             check: self.find_check(view, &row),
+            troubles: self.troubles.backend_troubles(view, port, &row),
         })
+    }
+
+    fn failing_service<'r>(row: &'r BackendRow<'_>) -> Option<&'r ObjectName> {
+        (!row.troubles.is_empty()).then_some(row.service.0)
     }
 
     fn clear_group(&mut self) {

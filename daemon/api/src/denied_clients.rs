@@ -3,8 +3,9 @@
 //!
 //! Invariant: a frontend that is not served now has its own line elsewhere, so its clients are not listed again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
@@ -12,11 +13,12 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_status::datapath::Denial;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, RECENT_SECONDS, denial_word};
+use holdfast_status::views::refusals::{
+    Cause, DENIALS, DeniedClient, Owners, RECENT_SECONDS, candidate_keys, denial_word,
+};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::refusals::Owners;
 use holdfast_agent::datapath::{RefusalSnapshot, Stage};
 
 /// The most groups that an answer names: as many as fit on a screen.
@@ -52,7 +54,7 @@ pub(super) struct DeniedClientsRow {
 
 type Group<'a> = (FrontendKey, Denial, Cause, Stage, Vec<&'a DeniedClient>);
 
-/// The latest groups, and how many more there are.
+/// The latest groups, those that met a shortage of this node first, and how many more there are.
 pub(super) fn list_denied(
     snapshot: &Snapshot,
     refusals: &RefusalSnapshot,
@@ -67,6 +69,7 @@ pub(super) fn list_denied(
         it.refusal.cause == Cause::NoBackend && owner.is_some_and(|(_, frontend)| frontend.reason.is_some())
     };
     let mut groups = group_clients(recent.into_iter().filter(|it| !is_told_elsewhere(it)));
+    groups.sort_by_key(|(_, _, cause, ..)| !cause.is_shortage());
     let more = groups.len().saturating_sub(NAMED_MAX);
     groups.truncate(NAMED_MAX);
     let row = |(key, denial, cause, stage, clients): Group<'_>| DeniedClientsRow {
@@ -83,6 +86,13 @@ pub(super) fn list_denied(
         last: Rfc3339(clients.iter().map(|it| it.last).max().unwrap_or(now)),
     };
     (groups.into_iter().map(row).collect(), more)
+}
+
+/// The frontends whose clients met a shortage of this node within five minutes, also those of all addresses.
+pub(super) fn find_shortages(refusals: &RefusalSnapshot, now: Timestamp) -> BTreeSet<FrontendKey> {
+    let is_recent = |it: &&Arc<DeniedClient>| it.last.0 >= now.0.saturating_sub(RECENT_SECONDS);
+    let short = refusals.latest.iter().filter(is_recent).filter(|it| it.refusal.cause.is_shortage());
+    short.flat_map(|it| candidate_keys(&it.refusal.frontend)).collect()
 }
 
 /// Groups clients, which come the latest first, and so do the groups.
@@ -112,8 +122,6 @@ fn describe_client(it: &DeniedClient) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use holdfast_fixtures::everything;
     use serde_json::{Value, json};
 
@@ -162,6 +170,15 @@ mod tests {
         let served = denied(NOW.0, "10.2.0.2:1", "192.0.2.5:30080", Cause::NoBackend);
         let rows = list(vec![unserved, served]).0;
         assert_eq!(rows.iter().map(|it| &it["frontend"]).collect::<Vec<_>>(), ["192.0.2.5:30080"]);
+    }
+
+    #[test]
+    fn a_shortage_of_the_node_is_not_cut_off_by_rules_of_services() {
+        let mut all = vec![denied(NOW.0 - 9, "10.2.0.2:1", "192.0.2.5:30080", Cause::Ports)];
+        all.extend(
+            (1..=12).map(|port| denied(NOW.0, "10.2.0.2:1", &format!("10.9.9.9:{port}"), Cause::NoSuchPort)),
+        );
+        assert_eq!(list(all).0[0]["cause"], "ports");
     }
 
     #[test]

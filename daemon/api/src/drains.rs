@@ -123,10 +123,12 @@ fn count_services(snapshot: &Snapshot) -> BTreeMap<Drain, (usize, usize)> {
 /// The drains that match a backend of a service, and whether clients get one of those.
 fn matching_drains(view: &ServiceView, drains: &Drains) -> BTreeMap<Drain, bool> {
     let mut met = BTreeMap::new();
-    for row in view.ports.iter().flat_map(|port| port.rows.iter()) {
+    let ports = view.ports.iter().enumerate();
+    for (position, row) in ports.flat_map(|(position, port)| port.rows.iter().map(move |row| (position, row)))
+    {
         for drain in drains.at_address(row.address).filter(|it| it.applies_to(&view.key.name, row.backend()))
         {
-            *met.entry(drain).or_default() |= row.is_chosen();
+            *met.entry(drain).or_default() |= row.is_chosen() && !view.is_port_in_conflict(position);
         }
     }
     met
@@ -195,17 +197,17 @@ impl DrainEffect {
 fn find_affected(view: &ServiceView, drain: &Drain, drains: &Drains) -> Option<AffectedService> {
     let name = &view.key.name;
     let meant = |row: &Row| drain.applies_to(name, row.backend());
-    let rows = view
-        .ports
-        .iter()
-        .flat_map(|port| port.rows.rows_at(drain.address()).filter(meant).map(move |row| (port, row)));
+    let ports = view.ports.iter().enumerate();
+    let rows = ports.flat_map(|(position, port)| {
+        port.rows.rows_at(drain.address()).filter(meant).map(move |row| (position, port, row))
+    });
     let mut rows = rows.peekable();
     rows.peek()?;
     let is_written = view.frontends.iter().all(|frontend| frontend.status == Status::Done);
     let mut reached = AffectedService { key: view.key.clone(), is_used: false, is_pending: !is_written };
-    for (port, row) in rows {
+    for (position, port, row) in rows {
         let is_drained = drains.find_drain(name, row.backend()).is_some();
-        reached.is_used |= row.is_chosen();
+        reached.is_used |= row.is_chosen() && !view.is_port_in_conflict(position);
         reached.is_pending |= port.rows.weights().is_drained(row.backend()) != is_drained;
     }
     Some(reached)

@@ -1,31 +1,27 @@
 //! Lists the backends that refuse clients, or never answer clients from outside.
 //!
-//! Invariant: a backend is listed while its service sends it clients: one that is on its way out may refuse late
-//! connections. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
+//! Invariant: a backend is listed while its service sends it clients. One that is on its way out may refuse late
+//! connections, unless no other is left. Any host may forge a refusal in a backend's name, so this is a reason to look, as a diagnosis does.
 //! Sockets of this node leave no flow. Only an RST shows what they met, so those that wait in vain are not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::words;
 use holdfast_diagnose::explain::takes_clients;
 use holdfast_status::datapath::{BackendRefusals, Status};
-use holdfast_status::rfc3339::Rfc3339;
+use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::refusals::find_owner;
+use holdfast_status::views::refusals::{FrontendOwner, Owners};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 /// The most backends that an answer names: as many as fit on a screen.
 const NAMED_MAX: usize = 10;
-
-/// The most frontends for which an answer looks up the service. Each look-up walks all services.
-const FRONTENDS_MAX: usize = 16;
 
 words! {
     /// What clients of a backend meet.
@@ -50,35 +46,53 @@ pub(super) struct FailingBackendRow {
     protocol: Code<Transport>,
     how: Code<Failure>,
     /// When a client last met that.
-    at: Rfc3339,
+    at: Millis,
 }
 
 /// Backends with what their clients meet, and when they last did, by what those dialled.
-type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Timestamp>>;
+type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Millis>>;
 
-/// The first backends that fail clients, and how many more there are. Backends of frontends that are not looked up
-/// count as well, so that those of one service never hide those of another.
-pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec<FailingBackendRow>, usize) {
-    let mut rows = Vec::new();
+/// A backend that fails the clients of a frontend, which sends clients to it.
+pub(super) struct Failing<'a> {
+    pub(super) owner: FrontendOwner<'a>,
+    pub(super) backend: SocketAddr,
+    pub(super) how: Failure,
+    /// What the clients dialled.
+    dialled: (SocketAddr, Transport),
+    at: Millis,
+}
+
+/// All backends that fail clients.
+pub(super) fn find_failing<'a>(snapshot: &'a Snapshot, datapath: &DatapathView) -> Vec<Failing<'a>> {
     let failures = collect_failures(datapath);
-    let skipped: usize = failures.values().skip(FRONTENDS_MAX).map(BTreeMap::len).sum();
-    for ((frontend, transport), backends) in failures.into_iter().take(FRONTENDS_MAX) {
-        let Some(port) = NonZeroU16::new(frontend.port()) else { continue };
-        let key = FrontendKey { address: frontend.ip(), port, transport };
-        let Some((view, owned)) = find_owner(snapshot, &key) else { continue };
-        let used = backends.into_iter().filter(|((backend, _), _)| takes_clients(view, owned, *backend));
-        rows.extend(used.map(|((backend, how), at)| FailingBackendRow {
-            service: Text(view.key.name.clone()),
-            backend: Text(backend),
-            frontend: Text(frontend),
-            protocol: Code(transport),
-            how: Code(how),
-            at: Rfc3339(at),
-        }));
+    let owners = Owners::from_snapshot(snapshot, failures.keys().filter_map(dialled_key));
+    let mut all = Vec::new();
+    for (dialled, backends) in failures {
+        let Some(owner) = dialled_key(&dialled).and_then(|key| owners.find_owner(&key)) else { continue };
+        let used = backends.into_iter().filter(|((backend, _), _)| takes_clients(owner.0, owner.1, *backend));
+        all.extend(used.map(|((backend, how), at)| Failing { owner, backend, how, dialled, at }));
     }
-    let more = rows.len().saturating_sub(NAMED_MAX);
-    rows.truncate(NAMED_MAX);
-    (rows, more.saturating_add(skipped))
+    all
+}
+
+fn dialled_key((address, transport): &(SocketAddr, Transport)) -> Option<FrontendKey> {
+    let port = NonZeroU16::new(address.port())?;
+    Some(FrontendKey { address: address.ip(), port, transport: *transport })
+}
+
+/// The first backends that fail clients, and how many more there are.
+pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec<FailingBackendRow>, usize) {
+    let all = find_failing(snapshot, datapath);
+    let more = all.len().saturating_sub(NAMED_MAX);
+    let row = |it: Failing<'_>| FailingBackendRow {
+        service: Text(it.owner.0.key.name.clone()),
+        backend: Text(it.backend),
+        frontend: Text(it.dialled.0),
+        protocol: Code(it.dialled.1),
+        how: Code(it.how),
+        at: it.at,
+    };
+    (all.into_iter().take(NAMED_MAX).map(row).collect(), more)
 }
 
 /// How many backends have failed clients in each way within half a minute. One that its service has let go of counts
@@ -153,7 +167,7 @@ pub(crate) mod tests {
     fn a_backend_is_listed_while_its_service_sends_it_clients() {
         let web = json!({
             "service": "default/web", "backend": "10.1.0.1:8080", "frontend": "192.0.2.5:30080", "protocol": "TCP",
-            "how": "refused", "at": "2026-01-08T11:14:30Z",
+            "how": "refused", "at": "2026-01-08T11:14:31.500Z",
         });
         assert_eq!(row(), web);
         let gone = [("192.0.2.5:30080", "10.1.0.77:8080"), ("203.0.113.1:80", "10.1.0.1:8080")];
@@ -162,8 +176,14 @@ pub(crate) mod tests {
             (Vec::new(), 0),
             "no backend of it, and nobody's address"
         );
-        let draining = [("10.96.0.53:53", "10.1.0.9:53")];
-        assert_eq!(list_refused(&everything(), &draining), (Vec::new(), 0), "it is on its way out");
+    }
+
+    #[test]
+    fn a_backend_on_its_way_out_is_listed_while_no_other_is_left() {
+        let (rows, _) = list_refused(&everything(), &[("10.96.0.53:53", "10.1.0.9:53")]);
+        assert_eq!((&rows[0]["backend"], &rows[0]["how"]), (&json!("10.1.0.9:53"), &json!("refused")));
+        let beside_another = [("10.96.0.53:53", "10.1.0.8:53")];
+        assert_eq!(list_refused(&everything(), &beside_another), (Vec::new(), 0));
     }
 
     /// Without packet programs there is no flow table, and sockets are refused all the same.
@@ -186,11 +206,12 @@ pub(crate) mod tests {
     #[test]
     fn failing_backends_of_one_service_do_not_hide_those_of_another() {
         // Nobody has these addresses now, and each comes before that of the service.
-        let others: Vec<String> = (0..FRONTENDS_MAX).map(|number| format!("10.1.0.{number}:80")).collect();
+        let others: Vec<String> = (0..40).map(|number| format!("10.1.0.{number}:80")).collect();
         let gone = others.iter().map(|it| (it.as_str(), "10.9.9.9:80"));
         let refused: Vec<_> = gone.chain([("192.0.2.5:30080", "10.1.0.1:8080")]).collect();
         let (rows, more) = list_refused(&everything(), &refused);
-        assert_eq!((rows.len(), more), (0, 2), "the silent one and the refused one are counted");
+        assert_eq!((rows.len(), more), (1, 0));
+        assert_eq!(rows[0]["service"], "default/web");
     }
 
     #[test]

@@ -15,14 +15,13 @@ use holdfast_datapath::{
 };
 use holdfast_status::age::format_duration;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::FrontendOwner;
+use holdfast_status::views::refusals::{FrontendOwner, Owners};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::form::Form;
 use super::limits::FLOWS_MAX;
 use super::query::Query;
-use super::refusals::Owners;
 use super::response::{self, ApiError};
 use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
@@ -313,9 +312,18 @@ impl<'a> Flows<'a> {
         let mut out = self.summary().into_bytes();
         write_table(titles(wide), self.flows.iter().map(|row| row.cells(wide)), &mut out);
         if self.omitted > 0 {
-            out.extend(format!("\nand {} more; filters show them\n", self.omitted).bytes());
+            out.extend(format!("\nand {}\n", self.describe_omitted()).bytes());
         }
         out
+    }
+
+    /// The flows that are left out, and how to see them.
+    fn describe_omitted(&self) -> String {
+        let limit = match self.flows.len() {
+            FLOWS_MAX.. => String::new(),
+            _ => format!("a higher limit, of {FLOWS_MAX} at most, or "),
+        };
+        format!("{} more (older); {limit}filters show them", self.omitted)
     }
 
     /// The lines about the whole table, before any single flow.
@@ -477,7 +485,7 @@ pub(super) mod tests {
             203.0.113.9:40001    192.0.2.5:30080/TCP  10.1.0.1:8080  half-closed  7 s   default/web
             [2001:db8::9]:40001  [fd00::99]:53/TCP    [fd00::7]:53   open         7 s   -
 
-            and 1 more; filters show them
+            and 1 more (older); a higher limit, of 1000 at most, or filters show them
         "#]].assert_eq(&text(None, false));
     }
 

@@ -23,10 +23,11 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::table::{Column, Table, column, wide_column};
+use super::trouble::{TroubleIndex, Troubles};
 use holdfast_agent::readings::Readings;
 
-#[derive(Debug)]
-pub(super) struct Frontends;
+#[derive(Debug, Default)]
+pub(super) struct Frontends(TroubleIndex);
 
 /// One frontend and the result for its clients.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -64,6 +65,8 @@ pub(super) struct FrontendRow<'a> {
     since: Rfc3339,
     /// `namespace/name` of the service that has the address, if verdict is conflict.
     owner: Option<Text<&'a ServiceKey>>,
+    #[serde(skip)]
+    troubles: Troubles,
 }
 
 /// One backend of a frontend.
@@ -147,7 +150,8 @@ impl Table for Frontends {
         }),
         column("VERDICT", |row, _, cells| cells.put(row.verdict)),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),
-        column("WRITE", |row, _, cells| cells.put(row.status)),
+        column("FAILS", |row, _, cells| cells.put_optional(row.troubles.cell())),
+        wide_column("WRITE", |row, _, cells| cells.put(row.status)),
         wide_column("SOURCE", |row, _, cells| cells.put(row.source)),
         wide_column("OWNER", |row, _, cells| cells.put_optional(row.owner)),
         wide_column("AFFINITY", |row, _, cells| {
@@ -169,8 +173,8 @@ impl Table for Frontends {
     type Place = usize;
     type Row<'a> = FrontendRow<'a>;
 
-    fn new(_: &Readings) -> Self {
-        Self
+    fn new(readings: &Readings) -> Self {
+        Self(TroubleIndex::from_readings(readings))
     }
 
     fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
@@ -218,7 +222,12 @@ impl Table for Frontends {
             error,
             since: Rfc3339(frontend.since),
             owner: frontend.owner.as_ref().map(Text),
+            troubles: self.0.frontend_troubles(view, frontend),
         })
+    }
+
+    fn failing_service<'r>(row: &'r FrontendRow<'_>) -> Option<&'r ObjectName> {
+        (!row.troubles.is_empty()).then_some(row.service.0)
     }
 }
 

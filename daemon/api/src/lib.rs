@@ -57,6 +57,7 @@ mod table;
 mod tests;
 mod text_table;
 pub mod totals;
+mod trouble;
 mod unwritten;
 pub mod verify;
 mod write_timeout;

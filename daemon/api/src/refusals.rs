@@ -2,19 +2,16 @@
 //!
 //! Invariant: a row names the current service of the frontend, which a retry would reach.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::StatusCode;
 use axum::response::Response;
 use holdfast_core::facts::Timestamp;
-use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
-use holdfast_core::snapshot::{Reason, Snapshot};
+use holdfast_core::keys::{ObjectName, Transport};
+use holdfast_core::snapshot::Reason;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{
-    Cause, DENIALS, DeniedClient, FrontendOwner, candidate_keys, denial_word, programmed_key,
-};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, FrontendOwner, Owners, denial_word};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -78,27 +75,6 @@ struct RefusalRow<'a> {
     cgroup: u64,
     /// The cookie of its network namespace; 0 for a packet.
     netns: u64,
-}
-
-/// The dialled frontends that have a service now.
-pub(super) struct Owners<'a>(BTreeMap<FrontendKey, FrontendOwner<'a>>);
-
-impl<'a> Owners<'a> {
-    pub(super) fn from_snapshot(snapshot: &'a Snapshot, dialled: impl Iterator<Item = FrontendKey>) -> Self {
-        let dialled: BTreeSet<FrontendKey> = dialled.flat_map(|key| candidate_keys(&key)).collect();
-        if dialled.is_empty() {
-            return Self(BTreeMap::new());
-        }
-        let all =
-            snapshot.services.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
-        let owned = all.filter_map(|owner| Some((programmed_key(owner.1)?, owner)));
-        Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
-    }
-
-    /// The service with exactly this address, or else with this port at every address of the node.
-    pub(super) fn find_owner(&self, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
-        candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
-    }
 }
 
 impl<'a> RefusalRow<'a> {

@@ -24,12 +24,14 @@ use super::query::Filter;
 use super::rejection_list::{self, RejectionList};
 use super::table::{self, Column, Table, column, wide_column};
 use super::totals;
+use super::trouble::{TroubleIndex, Troubles};
 use holdfast_agent::readings::{Readings, counters};
 
 #[derive(Debug)]
 pub(super) struct Services {
     counts: Option<PortCounters>,
     now: ClockReading,
+    troubles: TroubleIndex,
 }
 
 /// One service, its object and its state.
@@ -79,6 +81,11 @@ pub(super) struct ServiceRow<'a> {
     created: Option<Rfc3339>,
     /// The file or apiserver endpoint of the object.
     origin: Option<&'a str>,
+    /// How many rows it has in /backends.
+    #[serde(skip)]
+    all_backends: usize,
+    #[serde(skip)]
+    troubles: Troubles,
 }
 
 /// One port of a service.
@@ -129,7 +136,9 @@ fn worst_reason(view: &ServiceView, worst: Option<&FrontendView>) -> Option<&'st
 
 /// How many rows of `/backends` are in use.
 fn count_backends(view: &ServiceView) -> usize {
-    view.ports.iter().map(|port| port.rows.iter().filter(Row::is_chosen).count()).sum()
+    let reachable =
+        view.ports.iter().enumerate().filter(|(position, _)| !view.is_port_in_conflict(*position));
+    reachable.map(|(_, port)| port.rows.iter().filter(Row::is_chosen).count()).sum()
 }
 
 /// How many rows of `/backends` are drained.
@@ -154,9 +163,12 @@ impl Table for Services {
             None => cells.put(row.state),
         }),
         column("REASON", |row, _, cells| cells.put_optional(row.reason)),
-        column("WRITE", |row, _, cells| cells.put(row.status)),
+        column("FAILS", |row, _, cells| cells.put_optional(row.troubles.cell())),
+        wide_column("WRITE", |row, _, cells| cells.put(row.status)),
         column("FRONTENDS", |row, _, cells| cells.put(row.frontends)),
-        column("BACKENDS", |row, _, cells| cells.put(row.backends)),
+        column("BACKENDS", |row, _, cells| {
+            cells.put(format_args!("{}/{}", row.backends, row.all_backends));
+        }),
         column("SLICES", |row, _, cells| cells.put(row.slices)),
         wide_column("DRAINED", |row, _, cells| cells.put(row.drained)),
         wide_column("SENT", |row, _, cells| cells.put_optional(row.clients.map(|it| it.connects))),
@@ -187,7 +199,11 @@ impl Table for Services {
     type Row<'a> = ServiceRow<'a>;
 
     fn new(readings: &Readings) -> Self {
-        Self { counts: readings.port_counts(), now: readings.snapshot().clock() }
+        Self {
+            counts: readings.port_counts(),
+            now: readings.snapshot().clock(),
+            troubles: TroubleIndex::from_readings(readings),
+        }
     }
 
     fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
@@ -239,7 +255,13 @@ impl Table for Services {
             resource_version: meta.and_then(|meta| meta.resource_version.as_deref()),
             created: meta.and_then(|meta| meta.created).map(Rfc3339),
             origin: meta.and_then(|meta| meta.origin.as_deref()),
+            all_backends: view.ports.iter().map(|port| port.rows.iter().len()).sum(),
+            troubles: self.troubles.service_troubles(view),
         })
+    }
+
+    fn failing_service<'r>(row: &'r ServiceRow<'_>) -> Option<&'r ObjectName> {
+        (!row.troubles.is_empty()).then_some(row.service.0)
     }
 
     fn describe_tail(generator: &mut SchemaGenerator) -> Schema {

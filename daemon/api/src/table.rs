@@ -14,7 +14,9 @@ use axum::http::StatusCode;
 use axum::response::Response;
 use futures_core::Stream;
 use holdfast_core::facts::Timestamp;
+use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_status::printable::Printable;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -73,6 +75,9 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
 
     /// One row; `None` if the place is not one of this service's.
     fn build_row<'a>(&'a self, view: &'a ServiceView, place: Self::Place) -> Option<Self::Row<'a>>;
+
+    /// The service of a row that `holdfast status` counts as failing.
+    fn failing_service<'r>(row: &'r Self::Row<'_>) -> Option<&'r ObjectName>;
 
     /// Drops the data for the rows of earlier services.
     fn clear_group(&mut self) {}
@@ -209,9 +214,11 @@ pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form
     let widths = ColumnWidths::default();
     let cells = Cells::default();
     let stage = TableStage::first(form);
+    let failures = FailureCount::default();
     let now = readings.now();
+    let (measured, turn_ended) = (0, false);
     let answer =
-        TableStream { walk, snapshot, form, now, widths, cells, stage, measured: 0, turn_ended: false };
+        TableStream { walk, snapshot, form, now, widths, cells, stage, failures, measured, turn_ended };
     let chunks = YieldingStream { answer, has_yielded: true };
     typed_response(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
@@ -254,6 +261,36 @@ impl TableStage {
     }
 }
 
+/// How many of the written rows fail, and whose they are.
+#[derive(Debug, Default)]
+struct FailureCount {
+    rows: usize,
+    failing: usize,
+    first: Option<ObjectName>,
+    are_several_services: bool,
+}
+
+impl FailureCount {
+    fn count_row(&mut self, failing: Option<&ObjectName>) {
+        self.rows += 1;
+        let Some(service) = failing else { return };
+        self.failing += 1;
+        self.are_several_services |= self.first.get_or_insert_with(|| service.clone()) != service;
+    }
+
+    /// Writes the next command to type, if any row fails.
+    fn write(&self, out: &mut Vec<u8>) {
+        let Self { rows, failing, first, are_several_services } = self;
+        let Some(service) = first else { return };
+        let fail = if *failing == 1 { "fails" } else { "fail" };
+        let next = match are_several_services {
+            true => "holdfast status".to_owned(),
+            false => format!("holdfast diagnose {}", Printable(service)),
+        };
+        out.extend_from_slice(format!("\n{failing} of {rows} {fail}; next: {next}\n").as_bytes());
+    }
+}
+
 struct TableStream<T: Table> {
     walk: RowCursor<T>,
     snapshot: Arc<Snapshot>,
@@ -262,6 +299,7 @@ struct TableStream<T: Table> {
     widths: ColumnWidths,
     cells: Cells,
     stage: TableStage,
+    failures: FailureCount,
     /// How many rows were measured before the first was written.
     measured: usize,
     /// Whether the turn is over before a chunk is full.
@@ -348,9 +386,13 @@ impl<T: Table> TableStream<T> {
                     self.turn_ended = true;
                     return self.stage;
                 }
-                SeekResult::Row(row) => fill_line::<T>(&row, self.form, (&mut self.cells, self.now)),
+                SeekResult::Row(row) => {
+                    self.failures.count_row(T::failing_service(&row));
+                    fill_line::<T>(&row, self.form, (&mut self.cells, self.now));
+                }
             },
             TableStage::Tail | TableStage::Done => {
+                self.failures.write(out);
                 T::write_tail(&self.snapshot, self.form, out);
                 stale::write(&self.snapshot, (self.form, self.now), out);
                 return TableStage::Done;
@@ -408,13 +450,15 @@ mod tests {
         let widths = ColumnWidths::default();
         let cells = Cells::default();
         let (snapshot, stage, now) = (Arc::new(snapshot), TableStage::first(form), Timestamp(0));
+        let failures = FailureCount::default();
+        let (measured, turn_ended) = (0, false);
         let answer =
-            TableStream { walk, snapshot, form, now, widths, cells, stage, measured: 0, turn_ended: false };
+            TableStream { walk, snapshot, form, now, widths, cells, stage, failures, measured, turn_ended };
         YieldingStream { answer, has_yielded: true }
     }
 
     fn frontends(form: Form) -> YieldingStream<Frontends> {
-        streamed(Frontends, many(500, 10), form)
+        streamed(Frontends::default(), many(500, 10), form)
     }
 
     fn polls<T: Table>(mut chunks: YieldingStream<T>) -> Vec<Poll<serde_json::Result<Bytes>>> {
@@ -459,7 +503,7 @@ mod tests {
 
     #[test]
     fn a_table_of_many_rows_begins_before_all_of_them_are_measured() {
-        let polls = polls(streamed(Frontends, many(10_000, 1), Form::Table));
+        let polls = polls(streamed(Frontends::default(), many(10_000, 1), Form::Table));
         let waited = polls.iter().position(Poll::is_ready).unwrap();
         let turns = 2 * (limits::MEASURED_ROWS_MAX / limits::MEASURED_ROWS + 2);
         assert!(waited <= turns, "{waited} polls without a row, of {}", polls.len());
@@ -468,6 +512,23 @@ mod tests {
             _ => 0,
         };
         assert_eq!(polls.iter().map(lines).sum::<usize>(), 10_001, "the heading and all rows");
+    }
+
+    #[test]
+    fn the_line_below_a_table_names_the_next_command() {
+        let [web, api] = ["web", "api"].map(|name| ObjectName::new("shop", name).unwrap());
+        for (rows, expected) in [
+            (vec![None, None], ""),
+            (vec![Some(&web), None], "\n1 of 2 fails; next: holdfast diagnose shop/web\n"),
+            (vec![Some(&web), Some(&web)], "\n2 of 2 fail; next: holdfast diagnose shop/web\n"),
+            (vec![Some(&web), None, Some(&api)], "\n2 of 3 fail; next: holdfast status\n"),
+        ] {
+            let mut count = FailureCount::default();
+            rows.into_iter().for_each(|failing| count.count_row(failing));
+            let mut out = Vec::new();
+            count.write(&mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), expected);
+        }
     }
 
     #[test]

@@ -3,8 +3,11 @@
 //! Invariant: it names a loss only where the disk lacks something, and it calls a restart safe only if clients keep
 //! what they have.
 
+use std::time::Instant;
+
 use holdfast_agent::readings::{Readings, StartOutcome};
 use holdfast_core::drains::Drain;
+use holdfast_core::hold::Hold;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_kubernetes::source::is_away;
@@ -13,6 +16,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::drains::{NAMED_MAX, describe_drain};
+
+/// The wall clock of a write and that of a hold are read apart, each in whole seconds. In doubt the disk lacks the hold.
+const CLOCKS_DIFFER_SECONDS: i64 = 2;
 
 /// What the disk does not take.
 #[derive(Serialize, JsonSchema)]
@@ -93,7 +99,8 @@ fn list_unwritten_holds(
     let clock = snapshot.clock();
     let is_new = |view: &ServiceView| {
         let mut holds = view.ports.iter().filter_map(|port| port.hold.as_ref());
-        holds.any(|hold| written.is_none_or(|written| clock.wall_at(hold.begun) >= written))
+        let begun = |hold: &Hold| clock.wall_at(hold.begun).0 + CLOCKS_DIFFER_SECONDS;
+        holds.any(|hold| written.is_none_or(|written| begun(hold) >= written.0))
     };
     let held = snapshot.held.iter().filter_map(|id| snapshot.services.get(*id));
     held.filter(|view| is_new(view)).map(|view| view.key.name.to_string()).collect()
@@ -103,11 +110,8 @@ fn list_unwritten_holds(
 fn describe_restart(readings: &Readings, snapshot: &Snapshot, held: &[String]) -> String {
     let datapath = readings.datapath();
     let unpinned = datapath.unpinned_hooks();
-    let refused = readings.refused_reload.borrow();
-    if refused.as_ref().is_some_and(|it| it.start == StartOutcome::Fails) {
-        return "a restart fails, because the last reload was refused: clients keep what the kernel has, and no \
-                change is followed"
-            .to_owned();
+    if let Some(refused) = &*readings.refused_reload.borrow() {
+        return describe_start(refused.start).to_owned();
     }
     if !unpinned.is_empty() {
         return format!(
@@ -129,11 +133,25 @@ fn describe_restart(readings: &Readings, snapshot: &Snapshot, held: &[String]) -
     format!("{meanwhile}{}", describe_sources(readings, snapshot))
 }
 
+/// What a start does with the file of a refused reload. Clients keep what the kernel has if it fails.
+const fn describe_start(outcome: StartOutcome) -> &'static str {
+    match outcome {
+        StartOutcome::Fails => {
+            "a restart fails, because the last reload was refused: clients keep what the kernel has, and no change is \
+             followed"
+        }
+        StartOutcome::Unknown => {
+            "a restart may fail, because the last reload was refused: `holdfast check-config` says whether the file is \
+             legal"
+        }
+    }
+}
+
 /// Where the state comes from after a restart.
 fn describe_sources(readings: &Readings, snapshot: &Snapshot) -> String {
     let has = |source| snapshot.sources.contains_key(&source);
     let has_blocks = snapshot.services.iter().any(|view| view.key.source == Source::Config);
-    let is_silent = is_away(&readings.watches.current());
+    let is_silent = is_away(&readings.watches.current(), Instant::now());
     let sources = [
         (has(Source::Manifests), "manifests"),
         (has_blocks, "[[service]] blocks"),

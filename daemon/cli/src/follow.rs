@@ -18,6 +18,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How many cells name a row: the service, the port, the type and the address.
 const NAMING_CELLS: usize = 4;
 
+/// What the line below a table has that counts the failing rows. It is no row.
+const NEXT_COMMAND: &str = "; next: holdfast ";
+
 /// Follows a table until interrupted, or until its output closes.
 pub(super) fn follow_table(
     client: &Client,
@@ -64,12 +67,13 @@ impl Rows {
             // An age grows without a change.
             let cells: Vec<String> = remove_ages(line).split_whitespace().map(str::to_owned).collect();
             let name: Vec<String> = cells.iter().take(NAMING_CELLS).cloned().collect();
-            let is_title = place == 0;
-            if is_title && with_title || !is_title && self.0.get(&name) != Some(&cells) {
+            let is_row = place > 0 && !line.is_empty() && !line.contains(NEXT_COMMAND);
+            let is_written = if is_row { self.0.get(&name) != Some(&cells) } else { with_title };
+            if is_written {
                 text.push_str(line);
                 text.push('\n');
             }
-            if !is_title {
+            if is_row {
                 now.insert(name, cells);
             }
         }
@@ -96,6 +100,17 @@ mod tests {
             rows.update(wider, false),
             "a/web     http  x  1  held\na/longer  http  x  3  serving\ngone: a/api  http  x  2\n"
         );
+    }
+
+    #[test]
+    fn the_line_below_a_table_is_no_row() {
+        let mut rows = Rows::default();
+        let failing =
+            "SERVICE  PORT\na/web  http  x  1  refused\n\n1 of 1 fails; next: holdfast diagnose a/web\n";
+        assert_eq!(rows.update(failing, true), failing);
+        assert_eq!(rows.update(failing, false), "");
+        let well = "SERVICE  PORT\na/web  http  x  1  -\n";
+        assert_eq!(rows.update(well, false), "a/web  http  x  1  -\n");
     }
 
     #[test]

@@ -161,6 +161,7 @@ pub enum ClientCommand {
     /// Is the daemon alive, or ready? The exit code answers, for probes
     Health {
         /// The probe
+        #[arg(value_name = "live|ready")]
         what: health::HealthProbe,
     },
     /// Rejected clients, newest first

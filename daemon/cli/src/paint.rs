@@ -16,7 +16,7 @@ const YELLOW: &str = "33";
 const RED: &str = "31";
 
 /// Cells of tables that show a state.
-const CELLS: [(&str, &str); 17] = [
+const CELLS: [(&str, &str); 23] = [
     ("serving", GREEN),
     ("active", GREEN),
     ("done", GREEN),
@@ -34,6 +34,12 @@ const CELLS: [(&str, &str); 17] = [
     ("unprogrammed", RED),
     ("error", RED),
     ("broken", RED),
+    ("outage", RED),
+    ("silent", RED),
+    ("checks", RED),
+    ("node-port", RED),
+    ("health-port", RED),
+    ("shortage", RED),
 ];
 
 /// Beginnings of lines that show a state.

@@ -7,8 +7,10 @@ mod checks;
 mod datapath;
 mod denied;
 mod disk;
+mod drained;
 mod failures;
 mod refused_reload;
+mod sources;
 mod trouble;
 mod unserved;
 
@@ -29,8 +31,10 @@ use self::checks::{FailingBackend, FailingCheck};
 use self::datapath::{Datapath, ExcludedDevice, Filter, OtherProxy};
 use self::denied::DeniedClients;
 use self::disk::Unwritten;
+use self::drained::DrainList;
 use self::failures::{ClosedPort, Failures, NodePortListener};
 use self::refused_reload::Refusal;
+use self::sources::{ConfiguredServices, SourceState};
 use self::unserved::{NotServing, describe_groups};
 use super::Exit;
 use super::client::{Client, ClientError};
@@ -97,7 +101,8 @@ impl Readiness {
             && self.failures.failing_backends.is_empty()
             && self.failures.failing_backends_omitted == 0;
         let are_ports_own = are_ports_open && self.failures.node_port_listeners.is_empty();
-        self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer
+        let has_room = !self.failures.denied_clients.iter().any(DeniedClients::is_shortage);
+        self.healthy && is_in_force && is_written && are_ports_own && do_backends_answer && has_room
     }
 
     /// Whether services come from `[[service]]` blocks alone: neither an apiserver nor manifests are configured.
@@ -113,12 +118,6 @@ struct SnapshotStatus {
     #[serde(default)]
     damage: Option<DamageRow>,
     error: Option<String>,
-}
-
-#[derive(Debug, Deserialize, Serialize)]
-struct SourceState {
-    source: String,
-    synced: bool,
 }
 
 #[derive(Debug, Deserialize)]
@@ -176,6 +175,12 @@ pub(super) struct Status {
     backends: u64,
     unused: u64,
     drained: u64,
+    /// The drained backends that clients still get.
+    #[serde(skip)]
+    drained_in_use: Vec<String>,
+    /// Whether the configuration has services, or a folder for them.
+    #[serde(skip)]
+    has_blocks: bool,
     states: BTreeMap<String, u64>,
     verdicts: BTreeMap<String, u64>,
     held: Vec<NotServing>,
@@ -234,8 +239,14 @@ impl Status {
         let readiness = query_json(client, "/readyz?format=json")?;
         let datapath = query_json(client, "/datapath?format=json")?;
         let apiserver = query_json(client, "/apiserver?format=json")?;
-        let services = query_json(client, "/services?only=trouble&format=json")?;
-        Ok(Self::from_answers(version, readiness, datapath, apiserver, services))
+        let services: Services = query_json(client, "/services?only=trouble&format=json")?;
+        let drained_in_use = match services.totals.drained {
+            0 => Vec::new(),
+            _ => query_json::<DrainList>(client, "/drains?format=json")?.list_used(),
+        };
+        let has_blocks = query_json::<ConfiguredServices>(client, "/config?format=json")?.has_any();
+        let status = Self::from_answers(version, readiness, datapath, apiserver, services);
+        Ok(Self { drained_in_use, has_blocks, ..status })
     }
 
     /// The screen.
@@ -292,6 +303,8 @@ impl Status {
             backends: totals.backends,
             unused: totals.unused,
             drained: totals.drained,
+            drained_in_use: Vec::new(),
+            has_blocks: true,
             states: totals.states,
             verdicts: totals.verdicts,
             held,
@@ -319,7 +332,7 @@ impl Status {
         for ExcludedDevice { device, why } in &self.left_out_devices {
             writeln!(out, "left out   {} ({})", sanitise_line(device), sanitise_line(why))?;
         }
-        writeln!(out, "sources    {}", join_or_none(self.sources.iter().map(SourceState::describe_state)))?;
+        writeln!(out, "sources    {}", self.describe_sources())?;
         if let Some(apiserver) = self.apiserver.describe_state() {
             writeln!(out, "apiserver  {}", sanitise_line(&apiserver))?;
         }
@@ -352,7 +365,12 @@ impl Status {
         let unconfigured: &[&str] = if self.nothing_configured { &NOTHING_CONFIGURED } else { &[] };
         write_section(out, "nothing is configured", unconfigured.iter().map(|it| (*it).to_owned()), 0)?;
         write_section(out, "the last reload was refused", self.describe_refused_reload().into_iter(), 0)?;
-        write_section(out, "the apiserver is not heard", self.apiserver.describe_absence().into_iter(), 0)?;
+        write_section(
+            out,
+            &self.apiserver.absence_title(),
+            self.apiserver.describe_absence().into_iter(),
+            0,
+        )?;
         write_section(out, "admin api", self.shut.iter().cloned(), 0)?;
         let unwritten = self.restart.unwritten.iter().flat_map(Unwritten::describe_state).collect::<Vec<_>>();
         write_section(out, "disk", unwritten.into_iter(), 0)?;
@@ -408,12 +426,12 @@ impl Status {
         self.write_denied(out)
     }
 
-    /// Writes who was turned away lately. It may be meant, so it makes no status bad.
+    /// Writes who was turned away lately. A rule may mean it, which makes no status bad; a shortage of the node does.
     fn write_denied(&self, out: &mut impl Write) -> io::Result<()> {
-        let lines = self.failures.denied_clients.iter().map(DeniedClients::describe_state);
-        write_section(out, "clients turned away", lines, self.failures.denied_clients_omitted)?;
-        let next = self.failures.denied_clients.first().map(DeniedClients::next_command);
-        next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
+        let (short, meant): (Vec<_>, Vec<_>) =
+            self.failures.denied_clients.iter().partition(|it| it.is_shortage());
+        write_denied_section(out, "clients that this node has no room for", &short, 0)?;
+        write_denied_section(out, "clients turned away", &meant, self.failures.denied_clients_omitted)
     }
 
     /// Why the configuration file is not in force.
@@ -428,18 +446,6 @@ impl Status {
         let others = self.states.iter().filter(|(state, _)| *state != ServiceState::Served.as_str());
         let others: Vec<_> = others.map(|(state, count)| format!("{count} {state}")).collect();
         if others.is_empty() { String::new() } else { format!(" ({})", others.join(", ")) }
-    }
-
-    /// How many backends there are. A drain stays until an operator takes it back, which may be forgotten.
-    fn describe_backends(&self) -> String {
-        let used = match self.unused {
-            0 => self.backends.to_string(),
-            unused => format!("{} of {} in use", self.backends, self.backends.saturating_add(unused)),
-        };
-        match self.drained {
-            0 => used,
-            drained => format!("{used}, {drained} drained (`holdfast drain` lists them)"),
-        }
     }
 
     /// How many of the addresses to announce are announced; `None`: there are none.
@@ -472,6 +478,17 @@ fn join_or_none(words: impl Iterator<Item = String>) -> String {
 }
 
 /// Writes a heading and its lines, if there are any.
+fn write_denied_section(
+    out: &mut impl Write,
+    title: &str,
+    denied: &[&DeniedClients],
+    omitted: u64,
+) -> io::Result<()> {
+    write_section(out, title, denied.iter().map(|it| it.describe_state()), omitted)?;
+    let next = denied.first().map(|it| it.next_command());
+    next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
+}
+
 fn write_section(
     out: &mut impl Write,
     title: &str,
@@ -533,13 +550,6 @@ fn describe_damage(row: &DamageRow) -> String {
         "; at the start {}: {older} services came from the file before, {lost} were lost{named}",
         sanitise_line(error)
     )
-}
-
-impl SourceState {
-    fn describe_state(&self) -> String {
-        let state = if self.synced { "" } else { " (no first list yet)" };
-        format!("{}{state}", self.source)
-    }
 }
 
 impl From<&Service> for FailedService {

@@ -79,8 +79,10 @@ fn a_table_equals_the_answer_of_the_api() {
         &ran,
         Exit::Good,
         &expect![[r#"
-            SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  WRITE  BACKENDS
-            default/web  http  NodePort  *:30080/TCP  serving  -       done   10.1.0.1:8080
+            SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  FAILS      BACKENDS
+            default/web  http  NodePort  *:30080/TCP  serving  -       node-port  10.1.0.1:8080
+
+            1 of 1 fails; next: holdfast diagnose default/web
         "#]],
         &expect![""],
     );
@@ -450,7 +452,7 @@ fn status_shows_every_problem() {
             alongside  Cilium (/sys/fs/bpf/cilium)
             alongside  kube-proxy (listens on port 10249, nftables table kube-proxy)
             left out   flannel.1 (packets.devices does not name it, though a route to other hosts uses it: backends behind it are reachable, but clients that arrive there are not served)
-            sources    config, kubernetes
+            sources    kubernetes
             apiserver  [fd00::12]:6443
             snapshot   not written yet
             history    no change yet

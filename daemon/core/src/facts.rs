@@ -318,9 +318,14 @@ impl NodeFacts {
         self.node_port_addresses.contains(&known)
     }
 
-    /// Whether a socket of the host that listens at this address shares its port with NodePorts.
-    pub fn shares_node_port(&self, listening: IpAddr) -> bool {
-        listening.is_unspecified() || self.has_node_ports_at(listening)
+    /// Whether a socket of the host that listens at this address and the port of a NodePort gets some of its clients:
+    /// those who dial an address of the node at which NodePorts do not answer.
+    pub fn takes_node_port_clients(&self, listening: IpAddr) -> bool {
+        let family = Family::from_address(listening);
+        let loopback = family.loopback_address();
+        let mut own = self.addresses.iter().chain([&loopback]);
+        listening.is_unspecified()
+            && own.any(|it| Family::from_address(*it) == family && !self.has_node_ports_at(*it))
     }
 
     /// Whether the host has or reports the address.

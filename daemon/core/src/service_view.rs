@@ -156,6 +156,8 @@ words! {
         Weight = "weight",
         /// Ready, but drained by an operator, while others take clients.
         Drained = "drained",
+        /// Other services, or processes of the node, have all addresses of its service, so that no client gets it.
+        Conflict = "conflict",
     }
 }
 
@@ -253,6 +255,12 @@ impl ServiceView {
     /// The frontend with the worst health, then with the worst verdict; the last one of several.
     pub fn worst_frontend(&self) -> Option<&FrontendView> {
         self.frontends.iter().max_by_key(|it| (self.frontend_health(it), it.verdict.severity()))
+    }
+
+    /// Whether no client gets the backends of a port because others have all its addresses.
+    pub fn is_port_in_conflict(&self, position: usize) -> bool {
+        let mut own = self.frontends.iter().filter(|it| it.position == Some(position)).peekable();
+        own.peek().is_some() && own.all(|it| it.verdict == Verdict::Conflict)
     }
 
     /// Whether any of its frontends needs an explanation.

@@ -3,7 +3,7 @@
 //! Invariant: a view is subtracted exactly as it was added, so the numbers always equal a count over all views. A
 //! change costs as much as its service is large, and reading costs nothing.
 
-use crate::list::{Row, SlotState};
+use crate::list::SlotState;
 use crate::op::FrontendType;
 use crate::service_view::{FrontendView, PortView, Reason, ServiceState, ServiceView, Status, Verdict};
 use crate::work;
@@ -97,7 +97,9 @@ impl Totals {
             count_at(&mut self.worst, &Verdict::ALL, &worst.verdict, step);
         }
         view.frontends.iter().for_each(|frontend| self.count_frontend(frontend, step));
-        view.ports.iter().for_each(|port| self.count_port(port, step));
+        for (position, port) in view.ports.iter().enumerate() {
+            self.count_port(port, view.is_port_in_conflict(position), step);
+        }
     }
 
     fn count_frontend(&mut self, frontend: &FrontendView, step: Step) {
@@ -117,21 +119,23 @@ impl Totals {
         *status = step(*status);
     }
 
-    fn count_port(&mut self, port: &PortView, step: Step) {
+    /// Counts the endpoints of a port. In conflict, no client gets any of them.
+    fn count_port(&mut self, port: &PortView, is_in_conflict: bool, step: Step) {
         work::count_work(port.rows.iter().len());
         let BackendCounts { active, draining, held, unused, drained: [unused_drained, drained] } =
             &mut self.backends;
         let has_drained = !port.rows.weights().has_no_drained();
         for row in port.rows.iter() {
+            let is_used = row.is_chosen() && !is_in_conflict;
             let count = match row.state() {
-                _ if !row.is_chosen() => &mut *unused,
+                _ if !is_used => &mut *unused,
                 _ if row.is_held() => &mut *held,
                 SlotState::Active => &mut *active,
                 SlotState::Draining => &mut *draining,
             };
             *count = step(*count);
             if has_drained && port.rows.weights().is_drained(row.backend()) {
-                let count = if Row::is_chosen(&row) { &mut *drained } else { &mut *unused_drained };
+                let count = if is_used { &mut *drained } else { &mut *unused_drained };
                 *count = step(*count);
             }
         }

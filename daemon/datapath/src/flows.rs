@@ -26,9 +26,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_status::datapath::{EncapDirection, Flow, FlowSweepProgress, SeenFlags, Stage};
+use holdfast_status::rfc3339::Millis;
 use libbpf_rs::{MapCore, MapHandle};
 use nix::time::{ClockId, clock_gettime};
 
@@ -198,11 +198,11 @@ impl FlowTable {
         monotonic_seconds()
     }
 
-    /// When the packet programs' clock was at 0. It follows the node's clock.
-    pub(crate) fn boot_time() -> Timestamp {
+    /// The node's time, and the one when the packet programs' clock was at 0.
+    pub(crate) fn read_clocks() -> (Millis, Millis) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let booted = now.saturating_sub(since_boot());
-        Timestamp(i64::try_from(booted.as_secs()).unwrap_or(i64::MAX))
+        let millis = |it: Duration| Millis(i64::try_from(it.as_millis()).unwrap_or(i64::MAX));
+        (millis(now), millis(now.saturating_sub(since_boot())))
     }
 
     /// Makes a free record's number available again.

@@ -282,7 +282,7 @@ impl ResolvedQuery {
     pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
-        let do_backends_fail = failing_backends::has_failing(&given.datapath);
+        let do_backends_fail = failing_backends::has_failing(snapshot, &given.datapath);
         let are_ports_taken = !given.node_port_listeners.is_empty() || !given.closed_ports.is_empty();
         let sentence = match (question, &packet) {
             (ExplainQuery::Trouble, _) if do_backends_fail && subjects.is_empty() => {
@@ -307,7 +307,7 @@ impl ResolvedQuery {
             do_backends_fail,
             are_ports_taken,
             packet,
-            services: subjects.iter().map(|it| explain_service(given, snapshot, it, read)).collect(),
+            services: subjects.iter().map(|it| self.explain_service(given, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
             past: self.past_records(given),
             apiserver: given.apiserver.as_deref().map(details::describe_apiserver),
@@ -320,8 +320,9 @@ impl ResolvedQuery {
     /// Whether the answer reports a problem: the client of the query is kept out, clients of what was asked about fail,
     /// or the maps differ from what they should hold. Without a query, only an outage counts, as in `status`.
     pub fn has_problem(&self, answer: &Explanation<'_>) -> bool {
+        let do_backends_fail = answer.services.iter().any(|it| !it.failing_backends.is_empty());
         if let Some(packet) = &answer.packet {
-            return matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
+            return do_backends_fail || matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
         }
         let is_asked = self.query != ExplainQuery::Trouble;
         let fails = |view: &ServiceView, it: &FrontendView| match view.frontend_health(it) {
@@ -337,12 +338,13 @@ impl ResolvedQuery {
         let is_bad = |it: &ExplainedService<'_>| {
             let is_closed = is_service && !it.closed_ports.is_empty();
             let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
-            is_closed || is_taken || !it.failing_backends.is_empty() || it.frontends.iter().any(differs)
+            is_closed || is_taken || it.frontends.iter().any(differs)
         };
         let fails =
             |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
         let failed: Vec<bool> = self.subjects.iter().flat_map(fails).collect();
         match self.found {
+            _ if do_backends_fail => true,
             // Whoever asks about a backend asks whether clients get there by any address.
             QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
             QueryMatch::Trouble if answer.do_backends_fail || answer.are_ports_taken => true,
@@ -527,44 +529,59 @@ fn build_near_rows(snapshot: &Snapshot, question: &ExplainQuery, found: QueryMat
     near.into_iter().map(|it| NearRow { what: it.what, name: it.name }).collect()
 }
 
-fn explain_service<'a>(
-    given: &ExplainEvidence,
-    snapshot: &'a Snapshot,
-    subject: &'a Subject,
-    read: &ReadBack,
-) -> ExplainedService<'a> {
-    let view = &*subject.view;
-    let policy = &snapshot.settings.hold;
-    let row = |it: &'a FrontendView| {
-        let applied = AppliedState::new(view, it, read, &given.counters);
-        let next = sentence::next_step(view, it, snapshot);
-        FrontendRow {
-            announcement: given.announcement(view, it),
-            place: place::format_place(it, &snapshot.node),
-            ..FrontendRow::new(view, it, applied, next)
+impl ResolvedQuery {
+    fn explain_service<'a>(
+        &'a self,
+        given: &ExplainEvidence,
+        subject: &'a Subject,
+        read: &ReadBack,
+    ) -> ExplainedService<'a> {
+        let snapshot = &*self.snapshot;
+        let view = &*subject.view;
+        let policy = &snapshot.settings.hold;
+        let row = |it: &'a FrontendView| {
+            let applied = AppliedState::new(view, it, read, &given.counters);
+            let next = sentence::next_step(view, it, snapshot);
+            FrontendRow {
+                announcement: given.announcement(view, it),
+                place: place::format_place(it, &snapshot.node),
+                ..FrontendRow::new(view, it, applied, next)
+            }
+        };
+        ExplainedService {
+            service: view.key.name.to_string(),
+            source: Code(view.key.source),
+            state: Code(view.state),
+            sentence: worst_frontend(subject.frontends()).map_or_else(
+                || sentence::describe_service(view),
+                |it| sentence::describe_frontend(view, it, snapshot),
+            ),
+            load_balancer: LoadBalancer::from_view(view, snapshot.clock()),
+            source_ranges: view.facts.iter().flat_map(|facts| &facts.source_ranges).map(|it| &**it).collect(),
+            frontends: subject.frontends().map(row).collect(),
+            desired: DesiredState::from_view(view, policy),
+            rejected: RejectedUpdate::list_for_view(snapshot, view),
+            resolved: given.resolved_name(view).cloned(),
+            endpoints: details::build_endpoint_rows(view, snapshot, given.checks(view)),
+            refusals: details::build_refusal_rows(&given.refusals, subject),
+            closed_ports: given.closed_health_ports(view),
+            node_port_listeners: given.describe_other_processes(subject),
+            refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
+            failing_backends: failing_backends::describe_failing(
+                &given.datapath,
+                subject,
+                self.asked_backend(),
+            ),
+            history: given.history(&view.key.name),
         }
-    };
-    ExplainedService {
-        service: view.key.name.to_string(),
-        source: Code(view.key.source),
-        state: Code(view.state),
-        sentence: worst_frontend(subject.frontends()).map_or_else(
-            || sentence::describe_service(view),
-            |it| sentence::describe_frontend(view, it, snapshot),
-        ),
-        load_balancer: LoadBalancer::from_view(view, snapshot.clock()),
-        source_ranges: view.facts.iter().flat_map(|facts| &facts.source_ranges).map(|it| &**it).collect(),
-        frontends: subject.frontends().map(row).collect(),
-        desired: DesiredState::from_view(view, policy),
-        rejected: RejectedUpdate::list_for_view(snapshot, view),
-        resolved: given.resolved_name(view).cloned(),
-        endpoints: details::build_endpoint_rows(view, snapshot, given.checks(view)),
-        refusals: details::build_refusal_rows(&given.refusals, subject),
-        closed_ports: given.closed_health_ports(view),
-        node_port_listeners: given.describe_other_processes(subject),
-        refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
-        failing_backends: failing_backends::describe_failing(&given.datapath, subject),
-        history: given.history(&view.key.name),
+    }
+
+    /// The backend that the query names.
+    fn asked_backend(&self) -> Option<SocketAddr> {
+        match &self.query {
+            ExplainQuery::Address(dialled) if self.found == QueryMatch::Backend => Some(dialled.address),
+            _ => None,
+        }
     }
 }
 

@@ -105,7 +105,7 @@ fn build_engine(
 }
 
 /// The sources that must deliver before anything is removed.
-fn required_sources(config: &Config) -> Vec<Source> {
+pub(super) fn required_sources(config: &Config) -> Vec<Source> {
     let manifests = config.manifests.path.is_some().then_some(Source::Manifests);
     let kubernetes = config.kubernetes.enabled.then_some(Source::Kubernetes);
     let imports = kubernetes.filter(|_| config.kubernetes.service_imports).map(|_| Source::ClusterSet);

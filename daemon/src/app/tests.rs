@@ -7,6 +7,7 @@ use holdfast_objects::manifests::FolderScan;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::{Reload, settings};
+use holdfast_agent::readings::StartOutcome;
 use holdfast_api::{Peer, ReloadOutcome, ReloadRequest};
 use holdfast_config::{ConfigFile, FileAuthor, NodeName};
 use holdfast_host::logging::Logging;
@@ -232,6 +233,8 @@ async fn a_reload_gives_no_block_the_address_still_listened_at() {
         "{why}"
     );
     assert!(why.contains("restart it"), "{why}");
+    let start = bed.reload.refusal.borrow().as_ref().map(|it| it.start);
+    assert_eq!(start, Some(StartOutcome::Unknown), "a restart is the remedy");
 }
 
 /// A reload that a client of the socket requests.

@@ -13,7 +13,7 @@ use std::process::Command;
 use nix::sched::{CloneFlags, setns};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-use super::{ask, crowd, dial, errand, keeper, load, seen_source, serve, sidecar};
+use super::{ask, crowd, dial, errand, keeper, load, queries, seen_source, serve, sidecar};
 
 /// Runs the command in the arguments of `bed_child`. `enter` replaces this process.
 pub fn main(arguments: &[OsString]) -> io::Result<()> {
@@ -28,6 +28,9 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
         }
         (["serve", role, name, address], _) => serve::run(role, name, parsed(address)?),
         (["whom", name, addresses @ ..], _) => with_many_files(|| seen_source::run(name, addresses)),
+        (["queries", transport, server, rate], _) => {
+            queries::run(transport, parsed(server)?, rate.parse().map_err(io::Error::other)?)
+        }
         (["sidecar", known], _) => sidecar::run(known),
         (["ask"], _) => with_many_files(ask::run),
         (["dial", address], _) => dial::run(parsed(address)?),
@@ -35,7 +38,7 @@ pub fn main(arguments: &[OsString]) -> io::Result<()> {
         (["errand", uid, what, address], _) => errand::run(uid, what, parsed(address)?),
         (["load", kind, address], _) => load::run(kind, parsed(address)?),
         _ => Err(io::Error::other(
-            "usage: bed_child keep|enter|serve|whom|sidecar|ask|load|dial|crowd|errand …; a bed calls it",
+            "usage: bed_child keep|enter|serve|whom|sidecar|queries|ask|load|dial|crowd|errand …; a bed calls it",
         )),
     }
 }

@@ -294,19 +294,19 @@ fn the_incident_as_recorded() {
         "#]],
     );
     expect![[r#"
-        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON  WRITE  BACKENDS
-        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     serving  -       done   169.254.128.7:60002
-        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -       done   169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -       done   169.254.128.7:60002
-        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -       done   169.254.128.7:60002
+        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON  FAILS  BACKENDS
+        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     serving  -       -      169.254.128.7:60002
+        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -       -      169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -       -      169.254.128.7:60002
+        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -       -      169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     daemon.write("cluster.yaml", &recorded("endpoints: null\n  ports: null", 1));
     expect![[r#"
-        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON   WRITE  BACKENDS
-        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     held     control  done   169.254.128.7:60002(held)
-        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -        done   169.254.128.7:60002
-        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -        done   169.254.128.7:60002
-        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -        done   169.254.128.7:60002
+        SERVICE                      PORT   TYPE          FRONTEND                VERDICT  REASON   FAILS  BACKENDS
+        default/kubernetes           https  ClusterIP     192.168.0.1:443/TCP     held     control  -      169.254.128.7:60002(held)
+        default/kubernetes-intranet  https  ClusterIP     192.168.60.179:443/TCP  serving  -        -      169.254.128.7:60002
+        default/kubernetes-intranet  https  NodePort      *:30965/TCP             serving  -        -      169.254.128.7:60002
+        default/kubernetes-intranet  https  LoadBalancer  10.15.1.8:443/TCP       serving  -        -      169.254.128.7:60002
     "#]].assert_eq(&without_ages(&curl(&[&table])));
     assert_eq!(
         curl(&[&intranet]),

@@ -4,8 +4,10 @@
 //! of it is untrue. The cases are one table; each runs with the maps in memory and with the kernel's programs.
 
 mod cases;
+mod refusal_age;
 mod restart;
 mod setup;
+mod tables;
 
 use std::time::{Duration, Instant};
 
@@ -44,7 +46,8 @@ fn check(case: &Case, datapath: Datapath) {
     let stage = setup::Stage::new();
     let mut daemon = stage.daemon(case, datapath);
     let _held = stage.bring_about(case, &mut daemon, datapath);
-    for ask in case.asks.iter().chain(case.more).filter(|ask| ask.applies(datapath)) {
+    let asks = case.asks.iter().chain(case.more).chain(tables::find_asks(case.name));
+    for ask in asks.filter(|ask| ask.applies(datapath)) {
         check_answer(case, ask, &mut daemon);
     }
     daemon.stop().unwrap();

@@ -289,6 +289,25 @@ async fn an_order_counts_on_a_failing_disk_and_the_write_is_retried() {
     assert_eq!(load_drains(&state).drains.len(), 2);
 }
 
+/// Its only thread for blocking work is busy, so a write hangs.
+#[test]
+fn while_the_disk_does_not_answer_nobody_knows_what_a_restart_would_restore() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build();
+    runtime.unwrap().block_on(async {
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        tokio::task::spawn_blocking(move || released.recv());
+        let folder = tempfile::tempdir().unwrap();
+        let (mut desired, unread) = (watch::channel(Arc::new(three())).1, watch::channel(None).1);
+        let last_write = watch::channel(DrainsWrite::default()).0;
+        let mut write = std::pin::pin!(write_once(folder.path(), (&mut desired, &unread), &last_write));
+        let hangs = tokio::time::timeout(Duration::from_millis(50), &mut write).await;
+        assert!(hangs.is_err());
+        assert_eq!(last_write.borrow().problem(), Some(NO_ANSWER));
+        release.send(()).unwrap();
+        assert_eq!((write.await, last_write.borrow().problem()), (None, None));
+    });
+}
+
 #[test]
 fn a_user_is_named_by_the_nodes_own_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -3,6 +3,7 @@
 //! Invariant: each part that opens ports reports only its own. The log has one line when a port cannot be opened and
 //! one when it can, and names ports of Services up to a limit.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +81,11 @@ impl ClosedPorts {
             Some(ClosedServicePort { service, since: *since, is_in_use })
         });
         closed.collect()
+    }
+
+    /// The services whose health check port is not open, as far as they are named.
+    pub fn closed_services(&self) -> BTreeSet<ObjectName> {
+        self.lock_list().services.iter().filter_map(|port| port.service.clone()).collect()
     }
 
     fn lock_list(&self) -> MutexGuard<'_, ClosedList> {

@@ -10,6 +10,7 @@ use holdfast_core::change::Change;
 use holdfast_core::health::Health;
 use holdfast_core::keys::ServiceKey;
 use holdfast_core::snapshot::{FrontendView, Reason, ServiceView, Status, Verdict};
+use holdfast_status::frontend_text::shorten_node_port;
 use holdfast_status::record::{Record, Trigger};
 
 use super::change_record::{frontend_name, row_key, rows, rows_by_key, slot};
@@ -68,7 +69,7 @@ impl FrontendGroup {
             (self.backends, self.backends_before) = (backends, was);
         }
         if self.named.len() < NAMED_MAX {
-            self.named.push(frontend_name(row));
+            self.named.push(shorten_node_port(&frontend_name(row)).into_owned());
             self.owners.extend(row.owner.as_ref().map(ToString::to_string));
         }
         self.count += 1;
@@ -267,6 +268,20 @@ mod tests {
             since: holdfast_core::facts::Timestamp::default(),
             verdict_since: holdfast_core::facts::Timestamp::default(),
         }
+    }
+
+    #[test]
+    fn a_line_names_a_node_port_as_the_tables_do() {
+        let node_port = FrontendView {
+            address: std::net::Ipv4Addr::UNSPECIFIED.into(),
+            port: NonZeroU16::new(30_080).unwrap(),
+            kind: FrontendType::NodePort,
+            ..frontend(Verdict::Serving, None)
+        };
+        let mut group = FrontendGroup::default();
+        group.add(&frontend(Verdict::Serving, None), 1, 0);
+        group.add(&node_port, 1, 0);
+        assert_eq!(group.join_names(), "10.96.0.10:80/TCP, *:30080/TCP");
     }
 
     #[track_caller]

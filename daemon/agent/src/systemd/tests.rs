@@ -10,7 +10,7 @@ use holdfast_status::views::datapath::DatapathView;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
 
-use super::{FIRST_LISTS_WAIT, Notifier, StatusInput};
+use super::{FIRST_LISTS_WAIT, Notifier, StatusInput, count_frontends};
 use crate::readings::RefusedReload;
 use crate::readings::fixture;
 use crate::readings::{Liveness, Readings};
@@ -70,6 +70,12 @@ fn ready_is_sent_once_and_only_when_clients_are_served() {
     assert_eq!(listener.messages()[0], "READY=1");
     teller.report(began + Duration::from_secs(1));
     assert_eq!(listener.messages(), ["WATCHDOG=1"], "the same state is not sent again");
+}
+
+/// The log has the number of `holdfast status`, and beside it at how many of them clients get a backend.
+#[test]
+fn all_frontends_are_counted_and_those_that_serve() {
+    assert_eq!(count_frontends(&holdfast_fixtures::everything()), (11, 7));
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! The line about the apiserver: the endpoints of the watches, or the broken ones, since when and why.
 //!
-//! Invariant: one broken watch is reported but is no fault by itself. While no watch works, the node is not well: it
-//! serves what it knows and misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
+//! Invariant: a broken watch is reported but is no fault by itself. While no watch works, or that of Services or
+//! EndpointSlices has not for a minute, the node is not well: it serves what it knows and misses every rollout. Endpoints and credentials belong to `holdfast apiserver`.
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
 const NODES: &str = "nodes";
+
+const WATCHING: &str = "watching";
 
 /// The state of a watch during its list.
 const LISTING: &str = "listing";
@@ -40,7 +42,7 @@ impl Apiserver {
     /// The line; `None` if no apiserver is used.
     pub(super) fn describe_state(&self) -> Option<String> {
         // No service needs a kind that the cluster does not have.
-        let is_broken = |watch: &&Watch| !matches!(&*watch.state, "watching" | ABSENT);
+        let is_broken = |watch: &&Watch| !matches!(&*watch.state, WATCHING | ABSENT);
         let broken: Vec<&Watch> = self.watches.iter().filter(is_broken).collect();
         let is_all_but_zone = broken.iter().all(|watch| watch.kind == NODES);
         match (&self.zone_problem, broken.as_slice()) {
@@ -48,7 +50,7 @@ impl Apiserver {
             // Services work without a watch of this node's Node.
             (Some(problem), _) if is_all_but_zone => Some(format!("{}; {problem}", self.used_endpoints())),
             (_, []) => Some(self.used_endpoints()),
-            _ if self.is_away() => Some("not heard".to_owned()),
+            _ if self.is_away() && self.unheard_kinds().is_none() => Some("not heard".to_owned()),
             (_, broken) if broken.iter().all(|watch| watch.state == LISTING) => {
                 Some(self.describe_listing(broken))
             }
@@ -60,14 +62,30 @@ impl Apiserver {
         self.away
     }
 
+    /// What is not heard.
+    pub(super) fn absence_title(&self) -> String {
+        let unheard = self.unheard_kinds();
+        unheard
+            .map_or_else(|| "the apiserver is not heard".to_owned(), |kinds| format!("no watch of {kinds}"))
+    }
+
+    /// The kinds whose watches do not work; `None`: no watch does.
+    fn unheard_kinds(&self) -> Option<String> {
+        let (heard, unheard): (Vec<&Watch>, Vec<&Watch>) =
+            self.needed_watches().partition(|watch| watch.state == WATCHING);
+        (!heard.is_empty()).then(|| join_kinds(&unheard))
+    }
+
     /// What an operator needs to know while the apiserver is away.
     pub(super) fn describe_absence(&self) -> Vec<String> {
         if !self.is_away() {
             return Vec::new();
         }
-        let why = self.needed_watches().find_map(|watch| watch.last_error.as_deref());
+        let is_unheard = |watch: &&Watch| watch.state != WATCHING;
+        let unheard = self.needed_watches().filter(is_unheard).collect::<Vec<_>>();
+        let why = unheard.iter().find_map(|watch| watch.last_error.as_deref());
         let why = why.map(|why| format!("; the last try: {why}")).unwrap_or_default();
-        let heard = describe_last_heard(&self.needed_watches().collect::<Vec<_>>());
+        let heard = describe_last_heard(&unheard);
         vec![
             format!("{heard}{why}"),
             "this node goes on with what it knows, and learns of no rollout".to_owned(),
@@ -173,7 +191,25 @@ mod tests {
         assert_eq!(lines[0], "last heard 2026-01-08T11:11:55Z; the last try: 10.0.0.1:6443: refused");
         assert_eq!(lines.last().map(String::as_str), Some("next: holdfast apiserver"));
         assert_eq!(answer.describe_state().as_deref(), Some("not heard"));
+        assert_eq!(answer.absence_title(), "the apiserver is not heard");
         answer.away = false;
         assert!(answer.describe_absence().is_empty());
+    }
+
+    #[test]
+    fn a_kind_that_is_not_heard_beside_others_is_named() {
+        let (early, late) = (Some("2026-01-08T11:11:50Z"), Some("2026-01-08T11:11:55Z"));
+        let slices = watch("endpointslices", "waiting", early, Some("403 Forbidden"));
+        let watches = vec![watch("nodes", "watching", late, None), slices];
+        let answer = Apiserver { enabled: true, away: true, zone_problem: None, watches };
+        assert_eq!(answer.absence_title(), "no watch of endpointslices");
+        assert_eq!(
+            answer.describe_absence()[0],
+            "last heard 2026-01-08T11:11:50Z; the last try: 403 Forbidden"
+        );
+        assert_eq!(
+            answer.describe_state().as_deref(),
+            Some("no watch of endpointslices; last heard 2026-01-08T11:11:50Z (403 Forbidden)")
+        );
     }
 }

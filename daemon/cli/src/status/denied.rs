@@ -1,6 +1,6 @@
 //! The lines about clients that were turned away lately, at frontends that are served.
 //!
-//! Invariant: a client that a rule keeps out is shown, and is no fault of the node.
+//! Invariant: a client that a rule keeps out is shown, and is no fault of the node. A shortage of the node is one.
 
 use holdfast_status::views::refusals::Cause;
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,11 @@ pub(super) struct DeniedClients {
 }
 
 impl DeniedClients {
+    /// Whether this node lacks what the clients need.
+    pub(super) fn is_shortage(&self) -> bool {
+        Cause::ALL.iter().any(|cause| cause.as_str() == self.cause && cause.is_shortage())
+    }
+
     pub(super) fn describe_state(&self) -> String {
         let Self { service, frontend, protocol, verdict, count, why, last, .. } = self;
         let service = service.as_deref().unwrap_or("no service");
@@ -41,9 +46,10 @@ impl DeniedClients {
         )
     }
 
-    /// The service whose clients found no backend a short while ago.
-    pub(super) fn service_without_backend(&self) -> Option<&str> {
-        self.service.as_deref().filter(|_| self.cause == Cause::NoBackend.as_str())
+    /// The service whose clients found no backend a short while ago, or for whom this node has no room.
+    pub(super) fn failed_service(&self) -> Option<&str> {
+        let has_failed = self.is_shortage() || self.cause == Cause::NoBackend.as_str();
+        self.service.as_deref().filter(|_| has_failed)
     }
 
     /// The command that says more: what meets this client, or what is wrong with the service.

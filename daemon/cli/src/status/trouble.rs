@@ -2,6 +2,8 @@
 //!
 //! Invariant: a service is named once, and those whose clients fail now come first.
 
+use std::collections::BTreeSet;
+
 use super::Status;
 use super::checks::{FailingBackend, FailingCheck};
 use super::denied::DeniedClients;
@@ -17,15 +19,12 @@ impl Status {
         let checked = self.failures.failing_checks.iter().map(FailingCheck::service);
         let closed = self.failures.closed_ports.iter().filter_map(|it| it.service.as_deref());
         let listening = self.failures.node_port_listeners.iter().map(|it| it.service.as_str());
-        let denied = self.failures.denied_clients.iter().filter_map(DeniedClients::service_without_backend);
+        let denied = self.failures.denied_clients.iter().filter_map(DeniedClients::failed_service);
         let first = outages.chain(unwritten).chain(failing).chain(held).chain(checked);
-        let mut named = Vec::new();
-        for service in first.chain(closed).chain(listening).chain(denied) {
-            if !named.iter().any(|it| it == service) {
-                named.push(service.to_owned());
-            }
-        }
-        named
+        let all = first.chain(closed).chain(listening).chain(denied);
+        // An outage of many tenants has tens of thousands.
+        let mut seen = BTreeSet::new();
+        all.filter(|service| seen.insert(*service)).map(str::to_owned).collect()
     }
 
     /// Whether rules of services turned clients away, as they should.

@@ -2,6 +2,7 @@
 //!
 //! Invariant: it reads the table once and writes nothing; the caller bounds the number of matches.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use holdfast_status::datapath::{AddressFilter, Flow, FlowFilter, FlowReport};
@@ -44,7 +45,7 @@ impl FlowTable {
         live.filter_map(move |(_, it)| decode_flow(&it, now)).filter(is_established)
     }
 
-    /// Counts all flows, and collects at most `limit` matches.
+    /// Counts all flows, and collects the newest matches, at most `limit`, the newest first.
     pub fn find_flows(&self, filter: &FlowFilter, limit: usize) -> FlowReport {
         self.find_flows_where(filter, limit, |_| true)
     }
@@ -57,20 +58,22 @@ impl FlowTable {
         mut wanted: impl FnMut(&Flow) -> bool,
     ) -> FlowReport {
         let mut report = FlowReport::default();
+        let mut newest = BTreeMap::new();
         let now = self.now();
         let FlowMaps { records, .. } = &*self.0;
-        for (_, record) in records.iter_range(0, records.len()) {
+        for (number, record) in records.iter_range(0, records.len()) {
             count_flow(&mut report.tally, &record, now);
             if is_expired(&record, now, 0) || !matches_filter(filter, &record) {
                 continue;
             }
             let Some(flow) = decode_flow(&record, now).filter(&mut wanted) else { continue };
-            if report.matches.len() >= limit {
+            newest.insert((flow.age, number), flow);
+            if newest.len() > limit {
+                newest.pop_last();
                 report.omitted += 1;
-            } else {
-                report.matches.push(flow);
             }
         }
+        report.matches = newest.into_values().collect();
         report
     }
 }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use holdfast_status::datapath::{BackendEndpoint, BackendRefusal};
+use holdfast_status::datapath::{BackendEndpoint, BackendRefusal, REFUSAL_SECONDS};
 
 use super::flow_counts::Recount;
 use super::lifetime::{EXPIRY_MARGIN, is_expired};
@@ -22,6 +22,7 @@ use crate::abi::flow::{translated_entry, types};
 use crate::packets::AdoptedFlows;
 
 /// A pass covers the table in so many parts, one per second. Programs use no expired flow, so only its space waits.
+/// While backends refuse clients, a part is the whole table: the times of refusals are as old as a pass.
 const PARTS: u32 = 10;
 const PART_REST: Duration = Duration::from_secs(1);
 
@@ -127,6 +128,14 @@ impl FlowSweep {
             self.failure = Some(format!("{error:#}"));
             true
         })
+    }
+
+    /// How many records one part has.
+    pub(super) fn part_size(&self) -> u32 {
+        let now = self.table.now();
+        let is_recent = |seen: &u32| now.saturating_sub(*seen) <= REFUSAL_SECONDS;
+        let parts = if self.swept.backend_refusals.values().any(is_recent) { 1 } else { PARTS };
+        self.table.capacity().div_ceil(parts)
     }
 
     fn begin_pass(&mut self) -> bool {
@@ -316,11 +325,10 @@ fn run_sweep(
     report: &Mutex<SweepReport>,
     stopped: &Receiver<()>,
 ) -> ReservedPorts {
-    let part = sweep.table.capacity().div_ceil(PARTS);
     loop {
         let began = Instant::now();
         let until = began + SLICE;
-        let is_done = sweep.sweep_part(part, until) && sweep.swept.passes > 0;
+        let is_done = sweep.sweep_part(sweep.part_size(), until) && sweep.swept.passes > 0;
         let is_checked = reserved_ports.check_if_due(began, until);
         (sweep.swept.reserved_ports, sweep.swept.reserved_ports_failure) = reserved_ports.status();
         sweep.swept.snat_ports = reserved_ports.port_count();

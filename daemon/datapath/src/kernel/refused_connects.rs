@@ -3,8 +3,10 @@
 //! Invariant: it only reads. The kernel may lack what it needs; then the daemon serves all the same, and says what it
 //! does not see. A look takes a bounded number of look-ups, whatever clients do.
 
+use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
@@ -21,9 +23,12 @@ use crate::load::open_tcp_reset;
 use crate::map::MapHandles;
 use crate::mapped_array::MappedArray;
 
-/// How many entries one look takes: about a millisecond of the engine's time. All entries together take half as long
-/// as a refusal counts as recent.
+/// How many new entries one look takes: about a millisecond of the engine's time. All entries together take half as
+/// long as a refusal counts as recent.
 const ENTRIES_PER_LOOK: usize = 256;
+
+/// The frontends and backends of the refusals that are kept.
+type KnownPairs = BTreeSet<(SocketAddr, SocketAddr)>;
 
 /// The attached program with its entries, and what they have shown.
 #[derive(Debug)]
@@ -54,18 +59,29 @@ impl ConnectLog {
         Ok(Self { entries, seed, next: 0, _link: link })
     }
 
-    /// Some recent refusals; the next call goes on where this one ends.
-    fn read_some(&mut self, now: u32) -> Vec<RefusedConnect> {
+    /// The recent refusals that are known, so that their times are new, and some others; the next call goes on where
+    /// this one ends.
+    fn read_some(&mut self, now: u32, known: &KnownPairs) -> Vec<RefusedConnect> {
         let (entries, _) = self.entries.as_chunks::<ENTRY_WORDS>();
         let order = (0..entries.len()).map(|offset| (self.next + offset) % entries.len());
         let found = order.filter_map(|at| Some((at, decode_entry(entries.get(at)?, self.seed)?)));
         let recent = found.filter(|(_, it)| now.saturating_sub(it.second) <= REFUSAL_SECONDS);
-        let some: Vec<_> = recent.take(ENTRIES_PER_LOOK).collect();
-        if let (ENTRIES_PER_LOOK, Some((last, _))) = (some.len(), some.last()) {
-            self.next = last + 1;
-        }
-        some.into_iter().map(|(_, it)| it).collect()
+        let (taken, next) = take_some(recent, known);
+        self.next = next.unwrap_or(self.next);
+        taken
     }
+}
+
+/// The known refusals and some others, each with its place, and the place to go on from if some are left.
+fn take_some(
+    recent: impl Iterator<Item = (usize, RefusedConnect)>,
+    known: &KnownPairs,
+) -> (Vec<RefusedConnect>, Option<usize>) {
+    let (mut taken, others): (Vec<_>, Vec<_>) =
+        recent.partition(|(_, it)| known.contains(&(it.frontend, it.backend)));
+    let next = others.get(ENTRIES_PER_LOOK).map(|(place, _)| *place);
+    taken.extend(others.into_iter().take(ENTRIES_PER_LOOK));
+    (taken.into_iter().map(|(_, it)| it).collect(), next)
 }
 
 impl RefusedConnectReader {
@@ -85,7 +101,8 @@ impl KernelMaps {
     pub fn collect_refused_connects(&mut self) {
         let Some(mut reader) = self.refused_connects.take() else { return };
         let now = FlowTable::monotonic_seconds();
-        let found = reader.log.as_mut().map(|log| log.read_some(now)).unwrap_or_default();
+        let known = reader.refusals.keys().map(|it| (it.frontend, it.backend)).collect();
+        let found = reader.log.as_mut().map(|log| log.read_some(now, &known)).unwrap_or_default();
         for it in found {
             if let Some(quota) = self.find_quota(&it) {
                 let RefusedConnect { frontend, backend, second } = it;
@@ -119,6 +136,32 @@ fn unseen_reason(error: &StartError) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A frontend that many clients dial among so many others that one look does not take them all.
+    #[test]
+    fn a_look_takes_each_known_refusal_and_some_others_in_turn() {
+        let refused = |place: usize| {
+            let frontend = SocketAddr::from(([10, 96, 0, 10], u16::try_from(place).unwrap()));
+            RefusedConnect { frontend, backend: ([10, 1, 0, 3], 8080).into(), second: 9 }
+        };
+        let known = [599, 7].map(|place| (refused(place).frontend, refused(place).backend)).into();
+        let look = |from: usize| {
+            let order = (0..600).map(|offset| (from + offset) % 600);
+            take_some(order.map(|place| (place, refused(place))), &known)
+        };
+        let (mut seen, mut next) = (BTreeSet::new(), 0);
+        for _ in 0..3 {
+            let (taken, after) = look(next);
+            let ports: Vec<_> = taken.iter().map(|it| it.frontend.port()).collect();
+            assert_eq!(ports.len(), ENTRIES_PER_LOOK + 2);
+            assert!(ports.contains(&599) && ports.contains(&7), "the known ones");
+            seen.extend(ports);
+            next = after.unwrap();
+        }
+        assert_eq!(seen.len(), 600);
+        let few = take_some((0..4).map(|place| (place, refused(place))), &known);
+        assert_eq!((few.0.len(), few.1), (4, None));
+    }
 
     #[test]
     fn without_its_program_nothing_is_seen_and_the_reason_is_told() {

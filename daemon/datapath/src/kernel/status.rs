@@ -40,6 +40,7 @@ impl KernelMaps {
     fn status_with(&self, hooks: &HookReport) -> Status {
         let attached = self.attached.as_ref();
         let control = self.shared.control();
+        let (read_at, booted) = FlowTable::read_clocks();
         Status {
             features: self.features,
             cgroup: attached.map(|it| it.links.site().path().to_owned()),
@@ -71,7 +72,8 @@ impl KernelMaps {
                 .map(RefusedConnectReader::status)
                 .unwrap_or_default(),
             now: FlowTable::monotonic_seconds(),
-            booted: FlowTable::boot_time(),
+            read_at,
+            booted,
             packets: self.packets.status(),
             flows: self.flow_status(),
         }

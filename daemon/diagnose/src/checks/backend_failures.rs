@@ -74,6 +74,7 @@ fn unused_reason(case: &Case<'_>, backend: SocketAddr) -> Option<&'static str> {
         UnusedReason::Zone => "for another zone",
         UnusedReason::Remote => "on another node (its policy is Local)",
         UnusedReason::Weight => "of weight 0",
+        UnusedReason::Conflict => "of a service whose addresses others have",
         it @ (UnusedReason::Unready | UnusedReason::Terminating | UnusedReason::Drained) => it.as_str(),
     })
 }

@@ -15,8 +15,7 @@ use crate::formatting::format_count;
 use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
-    let lacks_capacity =
-        |it: &&Arc<DeniedClient>| is_dropped_outside(it) && find_remedy(it.refusal.cause).is_some();
+    let lacks_capacity = |it: &&Arc<DeniedClient>| is_dropped_outside(it) && it.refusal.cause.is_shortage();
     let own: Vec<&Arc<DeniedClient>> = recent_denials(case).into_iter().filter(lacks_capacity).collect();
     let Some((why, advised)) = own.last().and_then(|latest| find_remedy(latest.refusal.cause)) else {
         return judge_no_drop(count_losses(case).unwrap_or_default());
@@ -78,6 +77,13 @@ fn find_remedy(cause: Cause) -> Option<(&'static str, Remedy)> {
 mod tests {
     use super::*;
     use crate::finding::State;
+
+    #[test]
+    fn each_shortage_has_a_remedy() {
+        for cause in Cause::ALL {
+            assert_eq!(find_remedy(cause).is_some(), cause.is_shortage(), "{cause:?}");
+        }
+    }
 
     #[test]
     fn lost_refusals_and_dropped_clients_make_the_result_unknown() {

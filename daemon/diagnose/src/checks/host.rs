@@ -89,8 +89,7 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     };
     let node = &case.table().node;
     let found: Vec<&Listener> = listeners.iter().filter(conflicts).collect();
-    let shares = |it: &&&Listener| node.shares_node_port(it.address);
-    let sharing = found.iter().find(shares);
+    let sharing = found.iter().find(|it| node.takes_node_port_clients(it.address));
     let Some(first) = sharing.or_else(|| found.first()) else {
         return Judgement::ok("No other process listens on its node ports.");
     };

@@ -4,42 +4,58 @@
 //! so this is a reason to look.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 
-use holdfast_core::keys::Family;
-use holdfast_core::list::SlotState;
-use holdfast_core::snapshot::{FrontendView, ServiceView};
+use holdfast_core::keys::{Family, FrontendKey};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use holdfast_status::datapath::{BackendRefusal, Status};
-use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::refusals::Owners;
 
 use super::query_match::Subject;
 
 /// The most backends of one service that are named.
 const BACKENDS_MAX: usize = 16;
 
-/// Whether new clients of a frontend may get this backend.
+/// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.
 pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
     let port = frontend.position.and_then(|position| view.ports.get(position));
     let row = port.and_then(|port| port.rows.find(backend));
-    row.is_some_and(|row| row.is_chosen() && row.state() == SlotState::Active)
+    row.is_some_and(|row| row.is_chosen())
 }
 
-/// Whether any backend of this node has failed clients lately.
-pub(super) fn has_failing(datapath: &DatapathView) -> bool {
-    datapath.status().is_some_and(|status| list_failures(status).next().is_some())
+/// Whether any backend of this node has failed clients lately, and its service sends it more.
+pub(super) fn has_failing(snapshot: &Snapshot, datapath: &DatapathView) -> bool {
+    let Some(status) = datapath.status() else { return false };
+    let failures: Vec<BackendRefusal> = list_failures(status).map(|(it, ..)| it).collect();
+    let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(dialled_key));
+    failures.iter().any(|it| {
+        let owner = dialled_key(it).and_then(|key| owners.find_owner(&key));
+        owner.is_some_and(|(view, frontend)| takes_clients(view, frontend, it.backend))
+    })
 }
 
-/// The backends at these frontends that failed clients, each in a sentence.
-pub(super) fn describe_failing(datapath: &DatapathView, subject: &Subject) -> Vec<String> {
+fn dialled_key(failure: &BackendRefusal) -> Option<FrontendKey> {
+    let port = NonZeroU16::new(failure.frontend.port())?;
+    Some(FrontendKey { address: failure.frontend.ip(), port, transport: failure.transport })
+}
+
+/// The backends at these frontends that failed clients, each in a sentence; of a query for one backend, that one.
+pub(super) fn describe_failing(
+    datapath: &DatapathView,
+    subject: &Subject,
+    only: Option<SocketAddr>,
+) -> Vec<String> {
     let Some(status) = datapath.status() else { return Vec::new() };
     let is_its = |it: &BackendRefusal| {
         let mut dialled = subject.frontends().filter(|frontend| is_dialled(frontend, it));
-        dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
+        only.is_none_or(|only| only == it.backend)
+            && dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
     };
     let failing = list_failures(status).filter(|(it, ..)| is_its(it)).take(BACKENDS_MAX);
     failing
         .map(|(it, what, seen)| {
-            let at = Rfc3339(status.time_at(seen));
+            let at = status.time_at(seen);
             format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
         })
         .collect()

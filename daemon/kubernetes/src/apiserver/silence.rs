@@ -60,11 +60,12 @@ pub(super) async fn run(inner: &Inner) {
     }
 }
 
-/// Whether every endpoint has failed, and the first error.
+/// Whether no endpoint takes requests, and the first error.
 fn read_state(inner: &Inner) -> (bool, Option<String>) {
     let table = inner.endpoints.lock();
     let rows = table.rows();
-    let is_silent = !rows.is_empty() && rows.iter().all(|row| row.state == ApiserverState::Failed);
+    let takes_none = |state| matches!(state, ApiserverState::Failed | ApiserverState::Throttled);
+    let is_silent = !rows.is_empty() && rows.iter().all(|row| takes_none(row.state));
     let failed = rows.iter().find_map(|row| row.last_error.as_ref().map(|(error, _)| (&row.name, error)));
     (is_silent, failed.map(|(name, error)| format!("{name}: {error}")))
 }

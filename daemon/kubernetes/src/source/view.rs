@@ -113,6 +113,15 @@ impl Watch {
         self.state != State::Watching && self.last_error.as_ref().is_some_and(is_after_all)
     }
 
+    /// Whether each rollout is heard by it.
+    const fn is_vital(&self) -> bool {
+        matches!(self.what, Resource::Services | Resource::Slices)
+    }
+
+    fn is_unanswered_for(&self, least: Duration, now: Instant) -> bool {
+        self.is_unanswered() && self.silence(now).is_none_or(|silence| silence >= least)
+    }
+
     /// Why the node's zone is unknown or may be stale.
     pub fn zone_problem(&self, node: &str) -> Option<String> {
         let is_watched = self.state == State::Watching;
@@ -152,10 +161,16 @@ impl Watch {
     }
 }
 
-/// Whether this node hears of no change, because no watch works. A kind that the cluster lacks does not count.
-pub fn is_away(watches: &[Watch]) -> bool {
+/// How long Services or EndpointSlices may be unheard beside other kinds. An apiserver that drops one watch is heard
+/// again within seconds.
+const DEAF_MAX: Duration = Duration::from_secs(60);
+
+/// Whether this node hears of no change of what clients get: no watch works, or that of Services or EndpointSlices has
+/// not worked for a minute. A kind that the cluster lacks does not count.
+pub fn is_away(watches: &[Watch], now: Instant) -> bool {
     let mut needed = watches.iter().filter(|watch| watch.state != State::Absent).peekable();
-    needed.peek().is_some() && needed.all(Watch::is_unanswered)
+    let is_deaf = watches.iter().any(|watch| watch.is_vital() && watch.is_unanswered_for(DEAF_MAX, now));
+    is_deaf || needed.peek().is_some() && needed.all(Watch::is_unanswered)
 }
 
 /// All watches. Cheap to clone.
@@ -209,15 +224,30 @@ mod tests {
         }
     }
 
+    /// The own Node's watch is answered where a role lost its right to EndpointSlices.
+    #[test]
+    fn an_apiserver_is_away_once_services_or_slices_are_unheard_for_a_minute() {
+        let node = || Watch { what: Resource::Node, ..watch(State::Watching, Some(1), None) };
+        let slices = |state, received| Watch { what: Resource::Slices, ..watch(state, received, Some(2)) };
+        let check = |watches: [Watch; 2], after| is_away(&watches, Instant::now() + SECOND * after);
+        assert!(check([node(), slices(State::Waiting, Some(1))], 62));
+        assert!(check([node(), slices(State::Listing, None)], 62), "it was never heard");
+        assert!(!check([node(), slices(State::Waiting, Some(1))], 50), "it may come back at once");
+        assert!(!check([node(), slices(State::Watching, Some(1))], 62));
+        let node = Watch { what: Resource::Node, ..watch(State::Waiting, Some(1), Some(2)) };
+        assert!(!check([node, slices(State::Watching, Some(1))], 62), "only the own Node is unheard");
+    }
+
     #[test]
     fn an_apiserver_is_away_while_no_watch_has_got_an_answer_since_its_last_error() {
         let absent = || watch(State::Absent, None, None);
         let failed = || watch(State::Waiting, Some(1), Some(2));
-        assert!(is_away(&[failed(), absent()]));
-        assert!(is_away(&[failed(), watch(State::Listing, None, Some(2))]), "a new attempt hangs");
-        assert!(!is_away(&[failed(), watch(State::Listing, Some(3), Some(2))]), "its list arrives");
-        assert!(!is_away(&[failed(), watch(State::Watching, Some(1), Some(2))]));
-        assert!(!is_away(&[failed(), watch(State::Waiting, None, None)]), "it has not been tried yet");
-        assert!(!is_away(&[absent()]) && !is_away(&[]), "there is nothing to hear");
+        let is_away_now = |watches: &[Watch]| is_away(watches, Instant::now() + SECOND * 3);
+        assert!(is_away_now(&[failed(), absent()]));
+        assert!(is_away_now(&[failed(), watch(State::Listing, None, Some(2))]), "a new attempt hangs");
+        assert!(!is_away_now(&[failed(), watch(State::Listing, Some(3), Some(2))]), "its list arrives");
+        assert!(!is_away_now(&[failed(), watch(State::Watching, Some(1), Some(2))]));
+        assert!(!is_away_now(&[failed(), watch(State::Waiting, None, None)]), "it has not been tried yet");
+        assert!(!is_away_now(&[absent()]) && !is_away_now(&[]), "there is nothing to hear");
     }
 }

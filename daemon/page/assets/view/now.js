@@ -38,7 +38,7 @@ function problems() {
     isUnconfigured(ready, services) && ["nothing is configured: ", UNCONFIGURED],
     ready && !ready.healthy && ["not ready: ", ready.reason],
     apiserver?.away && [
-      h("a", { href: link("apiserver") }, "the apiserver is not heard"),
+      h("a", { href: link("apiserver") }, unheard(apiserver)),
       ": this node goes on with what it knows, and learns of no rollout",
     ],
     ready?.refused_reload && ["the last reload was refused: ", ready.refused_reload],
@@ -52,6 +52,7 @@ function problems() {
       .filter(({ service }) => service)
       .map(({ service, address, why }) => [[toService(service), ` has no health check port at ${address}: `], why]),
     ...(ready?.node_port_listeners ?? []).map(({ service, why }) => [[toService(service), ": "], why]),
+    ...(ready?.denied_clients ?? []).filter(isShortage).map(deniedWords),
     checks > 0 && [count(checks, "backend fails its health checks", "backends fail their health checks"), null],
     backends > 0 && [count(backends, "backend fails clients", "backends fail clients"), null],
     rejected > 0 && [
@@ -63,6 +64,14 @@ function problems() {
       errors[0].error,
     ],
   ].filter(Boolean);
+}
+
+/** Which kinds are not heard, unless none is. */
+function unheard({ watches }) {
+  const needed = watches.filter(({ state }) => state !== "absent");
+  const broken = needed.filter(({ state }) => state !== "watching");
+  const isWhole = broken.length === needed.length;
+  return isWhole ? "the apiserver is not heard" : `no watch of ${broken.map(({ kind }) => kind).join(", ")}`;
 }
 
 const UNCONFIGURED = "neither an apiserver nor manifests are given, and there is no [[service]]; see man holdfast.toml";
@@ -110,7 +119,7 @@ function notes() {
     ...(datapath?.announced_addresses ?? [])
       .filter(({ announced }) => !announced)
       .map(({ address, why }) => [`${address} is not announced: `, why ?? "its route does not exist"]),
-    ...(ready?.denied_clients ?? []).map(deniedWords),
+    ...(ready?.denied_clients ?? []).filter((row) => !isShortage(row)).map(deniedWords),
     ready?.denied_clients_omitted > 0 && [
       h("a", { href: link("refusals") }, `${ready.denied_clients_omitted} more frontends turned clients away`),
       null,
@@ -119,6 +128,9 @@ function notes() {
   ].filter(Boolean);
   return found.length > 0 && h("section", {}, h("h2", {}, "Worth knowing"), listOf(found));
 }
+
+// No rule of anybody kept these clients out: this node lacks room, ports or an address.
+const isShortage = ({ cause }) => ["flows", "ports", "address"].includes(cause);
 
 const deniedWords = ({ service, frontend, protocol, verdict, count, clients, more_clients: more, last, why }) => [
   [service ? toService(service) : "no service", `: ${frontend}/${protocol} ${verdict} ${count} times `],

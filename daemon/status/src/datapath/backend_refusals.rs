@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Transport;
 use holdfast_core::op::QuotaId;
 
 use super::Status;
+use crate::rfc3339::Millis;
 
 /// Seconds for which a refusal is recent, so that new clients likely meet the same: longer than a sweep of the flow
 /// table takes.
@@ -58,6 +58,12 @@ pub fn is_refusal_current(now: u32, seen: u32, answered: Option<u32>) -> bool {
     age <= REFUSAL_SECONDS || (age <= REFUSED_SECONDS_MAX && !is_mended)
 }
 
+/// The end of that second of a clock that was at 0 at `booted`, or `read_at` if that is earlier.
+fn time_of_second(second: u32, booted: Millis, read_at: Millis) -> Millis {
+    let end = (i64::from(second) + 1).saturating_mul(1000);
+    Millis(booted.0.saturating_add(end)).min(read_at)
+}
+
 impl Status {
     /// The backends that refuse clients of this node's sockets, or clients from outside.
     pub fn backend_refusals(&self) -> BackendRefusals {
@@ -74,9 +80,10 @@ impl Status {
         refusals
     }
 
-    /// The time of a second of the programs' clock.
-    pub fn time_at(&self, second: u32) -> Timestamp {
-        Timestamp(self.booted.0.saturating_add(i64::from(second)))
+    /// The time of an event in that second of the programs' clock: the latest that is possible, so that no event is
+    /// shown before its cause.
+    pub fn time_at(&self, second: u32) -> Millis {
+        time_of_second(second, self.booted, self.read_at)
     }
 
     /// Whether that second of the programs' clock is recent.
@@ -105,5 +112,14 @@ mod tests {
             assert_eq!(is_refusal_current(now, seen, answered), expected, "{age} s, {answered_after:?}");
         }
         assert!(is_refusal_current(1031, 1000, Some(500)), "an answer of before");
+    }
+
+    /// The clock of the programs starts 500 ms after a second of the node's clock, so that their seconds straddle.
+    #[test]
+    fn a_refusal_is_dated_to_the_end_of_its_second_and_never_later_than_it_was_read() {
+        let [booted, read_at] = [Millis(900_500), Millis(1_900_982)];
+        for (second, expected) in [(970, 1_871_500), (999, 1_900_500), (1000, 1_900_982), (1001, 1_900_982)] {
+            assert_eq!(time_of_second(second, booted, read_at), Millis(expected), "{second}");
+        }
     }
 }

@@ -111,7 +111,7 @@ pub struct FlowFilter {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowReport {
     pub tally: Tally,
-    /// The first matching flows of the table.
+    /// The newest matching flows, the newest first.
     pub matches: Vec<Flow>,
     pub omitted: u64,
 }

@@ -37,6 +37,11 @@ words! {
 }
 
 impl Cause {
+    /// Whether this node lacks something, so that no rule of anybody kept the client out.
+    pub const fn is_shortage(self) -> bool {
+        matches!(self, Self::Flows | Self::Ports | Self::Address)
+    }
+
     /// Why the client was rejected, as a clause.
     pub const fn describe(self) -> &'static str {
         match self {

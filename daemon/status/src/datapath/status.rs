@@ -4,11 +4,10 @@
 
 use std::path::PathBuf;
 
-use holdfast_core::facts::Timestamp;
-
 use super::backend_refusals::RefusedConnects;
 use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
+use crate::rfc3339::Millis;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
@@ -61,8 +60,10 @@ pub struct Status {
     pub refused_connects: RefusedConnects,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,
+    /// When this was read, on the node's clock.
+    pub read_at: Millis,
     /// When the programs' clock was at 0.
-    pub booted: Timestamp,
+    pub booted: Millis,
     /// How packets are translated; `None`: they are not configured to be.
     pub packets: Option<PacketStatus>,
     /// The sweep and samples of the flow table; `None`: packets are not translated.

@@ -2,6 +2,8 @@
 //!
 //! Invariant: plain data, with times as people read them. A reader finds the names of services in the snapshot.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 pub use crate::datapath::Cause;
 use crate::datapath::{Denial, Refusal};
 use holdfast_core::facts::Timestamp;
@@ -58,6 +60,28 @@ pub fn find_owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<F
         }
     }
     wildcard
+}
+
+/// The dialled frontends that have a service now.
+#[derive(Debug)]
+pub struct Owners<'a>(BTreeMap<FrontendKey, FrontendOwner<'a>>);
+
+impl<'a> Owners<'a> {
+    pub fn from_snapshot(snapshot: &'a Snapshot, dialled: impl Iterator<Item = FrontendKey>) -> Self {
+        let dialled: BTreeSet<FrontendKey> = dialled.flat_map(|key| candidate_keys(&key)).collect();
+        if dialled.is_empty() {
+            return Self(BTreeMap::new());
+        }
+        let all =
+            snapshot.services.iter().flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
+        let owned = all.filter_map(|owner| Some((programmed_key(owner.1)?, owner)));
+        Self(owned.filter(|(key, _)| dialled.contains(key)).collect())
+    }
+
+    /// The service with exactly this address, or else with this port at every address of the node.
+    pub fn find_owner(&self, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
+        candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
+    }
 }
 
 /// The key of a row's frontend in the maps, if it is there.

@@ -58,16 +58,20 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    const fn new(words: &'static [&'static str], exit: i32, says: &'static [&'static str]) -> Self {
+    pub(super) const fn new(
+        words: &'static [&'static str],
+        exit: i32,
+        says: &'static [&'static str],
+    ) -> Self {
         Self { on: None, words, exit, says, never: &[] }
     }
 
-    const fn never(mut self, never: &'static [&'static str]) -> Self {
+    pub(super) const fn never(mut self, never: &'static [&'static str]) -> Self {
         self.never = never;
         self
     }
 
-    const fn on(mut self, datapath: Datapath) -> Self {
+    pub(super) const fn on(mut self, datapath: Datapath) -> Self {
         self.on = Some(datapath);
         self
     }

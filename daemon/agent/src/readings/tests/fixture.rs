@@ -81,6 +81,13 @@ fn refusals() -> Arc<RefusalLog> {
     log
 }
 
+/// The log of a client outside that was dropped for this cause.
+pub fn dropped_for(cause: Cause) -> Arc<RefusalLog> {
+    let log = RefusalLog::none();
+    log.record(Timestamp(THEN.0 + 5), Refusal { cause, ..turned_away_outside() });
+    log
+}
+
 /// Its packet came by the loopback, which has the same number everywhere.
 pub fn turned_away_outside() -> Refusal {
     let dialled =

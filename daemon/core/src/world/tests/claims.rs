@@ -39,6 +39,22 @@ fn every_loser_shows_the_new_owner() {
     check_row(&third, "c", Verdict::Conflict, Some("a"));
 }
 
+#[test]
+fn backends_of_a_service_are_in_use_while_it_has_an_address_of_its_own() {
+    let mut rig = Rig::new();
+    let services = ["a", "b"].map(|name| applied(service(name, "10.0.0.1", &[])));
+    let slices = ["a", "b"].map(|name| slice(name, &["1.1.1.1", "1.1.1.2"]));
+    let counts = |snapshot: &Snapshot| {
+        let backends = snapshot.services.totals().backends();
+        (backends.used(), backends.unused)
+    };
+    let snapshot = rig.turn(services.into_iter().chain(slices).collect());
+    assert_eq!(counts(&snapshot), (2, 2));
+    assert_eq!(["a", "b"].map(|name| view(&snapshot, name).is_port_in_conflict(0)), [false, true]);
+    let snapshot = rig.turn(vec![applied(service("b", "10.0.0.1", &["10.0.0.8"]))]);
+    assert_eq!(counts(&snapshot), (4, 0));
+}
+
 /// Services that all claim the same twenty ports at one address.
 fn crowd(services: u8) -> Rig {
     let mut rig = Rig::with(Capacity { slots: 256, ports: 8_192, ..Capacity::default() });

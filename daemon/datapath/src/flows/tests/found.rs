@@ -70,6 +70,17 @@ fn kernel_flows_are_found_by_client_frontend_backend_and_stage() {
 }
 
 #[test]
+fn kernel_the_newest_flows_are_found_first() {
+    let bed = FlowMaps::new(16);
+    for (n, age) in [(0, 5), (2, 1), (4, 9), (6, 3)] {
+        bed.begin(types::flow { began: NOW - age, ..flow(n, UDP, NOW) });
+    }
+    let report = bed.table.find_flows(&FlowFilter::default(), 3);
+    let ages: Vec<_> = report.matches.iter().map(|it| it.age.as_secs()).collect();
+    assert_eq!((ages, report.omitted), (vec![1, 3, 5], 1));
+}
+
+#[test]
 fn kernel_flows_are_counted_by_transport_stage_and_family() {
     let bed = FlowMaps::new(16);
     assert_eq!((bed.table.tally(), bed.table.capacity()), (Tally::default(), 16));

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use holdfast_status::datapath::Tally;
+use holdfast_status::datapath::{REFUSAL_SECONDS, Tally};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
@@ -59,8 +59,10 @@ fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
     let refused = types::flow { state: OPENING, backend_flags: rst, began: NOW, ..flow(0, TCP, NOW) };
     bed.begin(refused);
     let mut sweep = sweep(&bed);
+    assert_eq!(sweep.part_size(), 1, "a tenth of the table");
     pass(&mut sweep);
     assert_eq!(sweep.swept.backend_refusals, [(flow_backend(&refused).unwrap(), NOW)].into());
+    assert_eq!(sweep.part_size(), 8, "the times of refusals become new in each part");
     let opened = |n, began| types::flow { state: OPEN, backend_flags: SYN, began, ..flow(n, TCP, began) };
     let (local, other, same) = (opened(1, NOW + 1), opened(2, NOW + 2), opened(10, NOW + 3));
     for it in [local, other, same] {
@@ -71,6 +73,8 @@ fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
     pass(&mut sweep);
     let expected = [(backend(&local), NOW + 1), (backend(&refused), NOW + 3)];
     assert_eq!(sweep.swept.answers, expected.into());
+    CLOCK.set(NOW + REFUSAL_SECONDS + 1);
+    assert_eq!(sweep.part_size(), 1, "nobody is refused any more");
 }
 
 #[test]

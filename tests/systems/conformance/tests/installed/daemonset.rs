@@ -3,6 +3,7 @@
 use holdfast_conformance::{Cluster, Init};
 
 use super::clients::Clients;
+use super::guide;
 use super::page::blocks;
 use super::stage::{
     FIRST, NEXT, NODES, eventually, follow, load, next_version, reaches, start, typed, wait_for_service,
@@ -95,4 +96,14 @@ fn an_unprivileged_pod_serves() {
     follow(&cluster, "cp", &label.replace("NODE", "n2"));
     eventually("no pod on n2", || images(&cluster).split_whitespace().count() == 2);
     assert!(reaches(&cluster, "n2", "10.96.7.7"), "what is in the kernel serves on");
+    clean_one_node(&cluster);
+}
+
+/// The way back for n2 alone, as docs/migrate-from-kube-proxy.md says it. n1 goes on.
+fn clean_one_node(cluster: &Cluster) {
+    let [_package, pod] = guide::blocks("migrate-from-kube-proxy.md", "The way back");
+    follow(cluster, "cp", &pod.replace("NODE", "n2"));
+    assert_eq!(typed(cluster, "n2", "ls /sys/fs/bpf/holdfast"), "", "n2 is clean");
+    assert!(!reaches(cluster, "n2", "10.96.7.7"), "nothing serves on n2");
+    assert!(reaches(cluster, "n1", "10.96.7.7"), "n1 goes on");
 }

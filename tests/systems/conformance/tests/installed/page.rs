@@ -13,7 +13,7 @@ pub(crate) fn blocks<const N: usize>(section: &str) -> [String; N] {
 
 #[test]
 fn the_manifests_name_the_image_of_this_version() {
-    for file in ["daemonset.yaml", "static-pod.yaml"] {
+    for file in ["daemonset.yaml", "static-pod.yaml", "cleanup-node.yaml"] {
         let text = fs::read_to_string(repository().join("contrib/kubernetes").join(file)).unwrap();
         let image = format!("image: holdfast.io/holdfast:{}\n", env!("CARGO_PKG_VERSION"));
         assert!(text.contains(&image), "{file} does not say {image}");
