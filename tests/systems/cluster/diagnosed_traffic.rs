@@ -80,7 +80,7 @@ fn listed_backends_without_answers_are_told_apart() {
             service: "default/port",
             first: "probe.backend",
             exit: 3,
-            next: "Look at which port the application listens.",
+            next: "Look at which port the application listens",
             findings: &["slices.counts ok", "verdict ok"],
             says: &["10.1.0.2:9090 refused", "does not listen on 9090"],
         },

@@ -114,7 +114,7 @@ fn kernel_backends_follow_dns_records_and_explain_names_their_origin() {
     let expected = [
         "Backends by DNS: _web._tcp.example.internal (SRV): 2 backends by 192.0.2.53:53 at 2",
         ", TTL 1 s\n",
-        "last written by dns",
+        "Configuration: the [[service]] block `web` in /",
     ];
     expected.iter().for_each(|part| assert!(text.contains(part), "{part}: {text}"));
     daemon.stop().unwrap();
