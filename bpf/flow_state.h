@@ -344,13 +344,19 @@ INLINE bool needs_client_save(const struct flow *flow)
 	       !(flow->backend_flags & FLOW_CLIENT_SAVED);
 }
 
+/* Whether a backend accepts a connection, or may refuse one that the client has requested on an established one. */
+INLINE bool may_reply_to_syn(const struct flow *flow, const struct packet *packet)
+{
+	return packet->flags & TCP_SYN || (packet->flags & TCP_RST && flow->unacked == UNACKED_SYN);
+}
+
 /*
- * Whether the egress program would change nothing in this packet of a fast path. It decides about a SYN of a backend,
- * and about a client that is still to be saved.
+ * Whether the egress program would change nothing in this packet of a fast path. It decides about a backend's reply to
+ * a SYN, and about a client that is still to be saved.
  */
 INLINE bool may_skip_egress(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
-	return direction == TO_BACKEND || !(packet->flags & TCP_SYN || needs_client_save(flow));
+	return direction == TO_BACKEND || !(may_reply_to_syn(flow, packet) || needs_client_save(flow));
 }
 
 /* Whether the packet is a reply to the flow's own SNAT port. */

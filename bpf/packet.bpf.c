@@ -124,7 +124,8 @@ INLINE enum step step_forward_first(struct __sk_buff *skb, bool v4)
  * So a forged packet ends no living flow. The flow is noted before it is judged, so that exactly the judged flow ends,
  * even if another one takes the record meanwhile.
  */
-INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum direction direction)
+INLINE bool reopens_directly(const struct flow *flow, const struct packet *packet, __u32 number,
+			     enum direction direction)
 {
 	struct scratch *scratch = get_scratch();
 	__u32 serial = READ_ONCE(flow->serial);
@@ -134,18 +135,35 @@ INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum directi
 	scratch->victim = number;
 	scratch->victim_serial = serial;
 	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
-	return is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN && !is_snat_reply(flow, direction);
+	return packet->flags & TCP_SYN && is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN &&
+	       !is_snat_reply(flow, direction);
+}
+
+/* The offset of the number in the TCP header. */
+#define TCP_SEQUENCE_AT 4
+
+/*
+ * Whether a RST refuses a SYN: then its number is 0 (RFC 9293, 3.10.7.1). The RST of a connection has that number once
+ * in four billion times, so what ends a connection reaches the client, even if a stranger has sent a SYN on it.
+ */
+INLINE bool refuses_syn(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 sequence;
+
+	return packet->flags & TCP_ACK &&
+	       !bpf_skb_load_bytes(skb, packet->transport + TCP_SEQUENCE_AT, &sequence, sizeof(sequence)) && !sequence;
 }
 
 /*
- * Whether a backend that is no more in the frontend's list accepts a new connection. Then the old connection is over,
- * and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new SYN, so a
- * backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
+ * Whether a backend that is no more in the frontend's list accepts or refuses a new connection. Then the old connection
+ * is over, and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new
+ * SYN, so a backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
  */
-INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
+INLINE bool replies_for_other_backend(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow,
+				      __u32 number, enum direction direction, bool v4)
 {
-	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
-	       flow->unacked == UNACKED_SYN && (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
+	return awaits_removed_backend(flow, number, direction, v4) &&
+	       (packet->flags & TCP_SYN || refuses_syn(skb, packet));
 }
 
 /*
@@ -175,10 +193,10 @@ INLINE enum step follow_egress(struct __sk_buff *skb, const struct packet *packe
 		return STEP_DROP;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, direction))
 		return STEP_PASS;
-	if (UNLIKELY(packet->flags & TCP_SYN)) {
-		if (reopens_directly(flow, number, direction))
+	if (UNLIKELY(packet->flags & (TCP_SYN | TCP_RST))) {
+		if (reopens_directly(flow, packet, number, direction))
 			return PASS_AND_END_FLOW;
-		if (accepts_for_other_backend(flow, number, direction, v4))
+		if (replies_for_other_backend(skb, packet, flow, number, direction, v4))
 			return DROP_AND_END_FLOW;
 	}
 	if (direction != TO_CLIENT) {

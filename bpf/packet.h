@@ -160,7 +160,7 @@ enum step {
 	STEP_ICMP_ERROR = 104,
 	/* The packet goes on as it is, and the flow that has its tuple ends. */
 	PASS_AND_END_FLOW = 105,
-	/* The packet and its flow end here: see accepts_for_other_backend() and forward_first(). */
+	/* The packet and its flow end here: see replies_for_other_backend() and forward_first(). */
 	DROP_AND_END_FLOW = 106,
 	/* The flow has a record, and no ports yet. */
 	STEP_COMMIT_FLOW = 107,
