@@ -344,6 +344,16 @@ INLINE bool needs_client_save(const struct flow *flow)
 	       !(flow->backend_flags & FLOW_CLIENT_SAVED);
 }
 
+/*
+ * Whether this goes to a client that has requested a new connection with the tuple of an old one. The backend has not
+ * replied since: one that knows the old connection replies at once that it lives.
+ */
+INLINE bool awaits_reply_to_syn(const struct flow *flow, enum direction direction)
+{
+	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
+	       flow->unacked == UNACKED_SYN;
+}
+
 /* Whether a backend accepts a connection, or may refuse one that the client has requested on an established one. */
 INLINE bool may_reply_to_syn(const struct flow *flow, const struct packet *packet)
 {

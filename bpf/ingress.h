@@ -69,16 +69,6 @@ GLOBAL int is_frontend_moved6(__u32 number)
 	return is_frontend_moved(number, false);
 }
 
-/*
- * Whether a client has requested a new connection with the tuple of an old one, and the frontend leads to other
- * backends now. The backend has not replied since: one that knows the old connection replies at once that it lives.
- */
-INLINE bool awaits_removed_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
-{
-	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
-	       flow->unacked == UNACKED_SYN && (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
-}
-
 /* Whether a client opens a new connection with the tuple of a closed one. */
 INLINE bool reopens(const struct flow *flow, const struct packet *packet)
 {

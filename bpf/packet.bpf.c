@@ -162,8 +162,8 @@ INLINE bool refuses_syn(struct __sk_buff *skb, const struct packet *packet)
 INLINE bool replies_for_other_backend(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow,
 				      __u32 number, enum direction direction, bool v4)
 {
-	return awaits_removed_backend(flow, number, direction, v4) &&
-	       (packet->flags & TCP_SYN || refuses_syn(skb, packet));
+	return awaits_reply_to_syn(flow, direction) && (packet->flags & TCP_SYN || refuses_syn(skb, packet)) &&
+	       (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
 /*
@@ -344,9 +344,9 @@ INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 	{                                                                             \
 		return decap(skb, v4);                                                \
 	}                                                                             \
-	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb)                   \
+	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb, __u32 is_checked) \
 	{                                                                             \
-		return icmp_error_egress(skb, v4);                                    \
+		return icmp_error_egress(skb, is_checked, v4);                        \
 	}                                                                             \
 	GLOBAL int find_unknown_segment##family(struct __sk_buff *skb)                \
 	{                                                                             \
@@ -483,6 +483,29 @@ INLINE int ingress(struct __sk_buff *skb, bool v4)
 	return handle_ingress(skb, ownership, v4);
 }
 
+/* Whether the frontend of the flow that icmp_error_egress() has saved leads to other backends. */
+INLINE bool is_saved_frontend_moved(bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+
+	return scratch && (v4 ? is_frontend_moved4(scratch->number) : is_frontend_moved6(scratch->number));
+}
+
+/*
+ * Translates an ICMP error for a client, or drops it. The steps are separate, because IPv6 would need more than 512
+ * bytes of stack for both together.
+ */
+INLINE int handle_error_egress(struct __sk_buff *skb, bool v4)
+{
+	enum step next = v4 ? icmp_error_egress4(skb, false) : icmp_error_egress6(skb, false);
+
+	if (LIKELY(next != STEP_CHECK_FRONTEND))
+		return get_verdict(next);
+	if (is_saved_frontend_moved(v4))
+		return TC_ACT_SHOT;
+	return to_verdict(v4 ? icmp_error_egress4(skb, true) : icmp_error_egress6(skb, true));
+}
+
 INLINE int egress(struct __sk_buff *skb, bool v4)
 {
 	enum segment_action action;
@@ -505,7 +528,7 @@ INLINE int egress(struct __sk_buff *skb, bool v4)
 	if (LIKELY(is_finished(next)))
 		return get_verdict(next);
 	if (next == STEP_ICMP_ERROR)
-		return v4 ? icmp_error_egress4(skb) : icmp_error_egress6(skb);
+		return handle_error_egress(skb, v4);
 	end_victim(v4);
 	return next == PASS_AND_END_FLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }

@@ -176,6 +176,8 @@ enum step {
 	STEP_NOT_OURS = 112,
 	/* This node does not know the connection. Another node may have opened it. */
 	STEP_ADOPT_FLOW = 113,
+	/* Whether the client hears of the error depends on where its frontend leads now. */
+	STEP_CHECK_FRONTEND = 114,
 };
 
 /* Ends the steps of a packet with a verdict of TC, or with what bpf_redirect() returns. */
@@ -219,10 +221,11 @@ struct icmp_header {
 	__u32 rest;
 };
 
-/* ICMP types of errors, and the codes for a closed port. */
+/* ICMP types of errors, and the codes for a closed port and for a packet that is too big. */
 enum {
 	ICMP_UNREACHABLE = 3,
 	ICMP_PORT_UNREACHABLE = 3,
+	ICMP_FRAG_NEEDED = 4,
 	ICMP_TIME_EXCEEDED = 11,
 	ICMP_PARAMETER = 12,
 	ICMP6_UNREACHABLE = 1,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::craft::{ACK, FIN, RST, SYN, Sent, address};
+use super::craft::{ACK, FIN, RST, SYN, Sent, address, error};
 use super::lives::{BOTH, age, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::packets::types::packet_count;
@@ -195,6 +195,27 @@ fn kernel_a_client_that_resets_an_opening_connection_gets_a_listed_backend() {
         lead(node, frontend, &[other]);
         assert_eq!(goes(node, way, SYN), address(backend), "the backend has accepted it");
         assert_eq!(goes(node, way, RST), address(backend));
+        assert_eq!(goes(node, way, SYN), address(other));
+    });
+}
+
+/// A removed backend's node or a router says that it is out of reach.
+#[test]
+fn kernel_no_client_that_reconnects_hears_that_a_removed_backend_is_out_of_reach() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        let v4 = address(backend).is_ipv4();
+        let [from, to] = [backend, client].map(|it| address(it).ip().to_string());
+        let [no_route, too_big] = if v4 { [(3, 1), (3, 4)] } else { [(1, 0), (2, 0)] };
+        let quoted = Sent::tcp(client, backend, SYN).packet();
+        let is_heard = |node: &Node, kind| node.leave(&error(&from, &to, kind, &quoted, 48)).0 == NEXT;
+        assert_eq!(goes(node, way, SYN), address(backend));
+        assert!(is_heard(node, no_route), "the frontend leads to it");
+        lead(node, frontend, &[other]);
+        assert!(is_heard(node, too_big));
+        assert!(!is_heard(node, no_route));
+        next_second(node, way);
         assert_eq!(goes(node, way, SYN), address(other));
     });
 }
