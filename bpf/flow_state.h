@@ -345,12 +345,28 @@ INLINE bool needs_client_save(const struct flow *flow)
 }
 
 /*
- * Whether the egress program would change nothing in this packet of a fast path. It decides about a SYN of a backend,
- * and about a client that is still to be saved.
+ * Whether this goes to a client that has requested a new connection with the tuple of an old one. The backend has not
+ * replied since: one that knows the old connection replies at once that it lives.
+ */
+INLINE bool awaits_reply_to_syn(const struct flow *flow, enum direction direction)
+{
+	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
+	       flow->unacked == UNACKED_SYN;
+}
+
+/* Whether a backend accepts a connection, or may refuse one that the client has requested on an established one. */
+INLINE bool may_reply_to_syn(const struct flow *flow, const struct packet *packet)
+{
+	return packet->flags & TCP_SYN || (packet->flags & TCP_RST && flow->unacked == UNACKED_SYN);
+}
+
+/*
+ * Whether the egress program would change nothing in this packet of a fast path. It decides about a backend's reply to
+ * a SYN, and about a client that is still to be saved.
  */
 INLINE bool may_skip_egress(const struct flow *flow, const struct packet *packet, enum direction direction)
 {
-	return direction == TO_BACKEND || !(packet->flags & TCP_SYN || needs_client_save(flow));
+	return direction == TO_BACKEND || !(may_reply_to_syn(flow, packet) || needs_client_save(flow));
 }
 
 /* Whether the packet is a reply to the flow's own SNAT port. */

@@ -6,7 +6,8 @@
  * scratch map, FLOW_UNREACHABLE_SEEN of a flow.
  *
  * An error quotes a packet as it was where it failed. The programs translate the quote to the packet that the sender
- * knows, so that path MTU discovery works and a client learns that its backend refuses.
+ * knows, so that path MTU discovery works and a client learns that its backend refuses. A client that gets another
+ * backend by its next SYN does not learn that its old one is out of reach: its system would give up.
  */
 #ifndef HOLDFAST_ICMP_ERROR_H
 #define HOLDFAST_ICMP_ERROR_H
@@ -15,6 +16,7 @@
 #include "dsr_decap.h"
 #include "dsr_encap.h"
 #include "fast_path.h"
+#include "flow_state.h"
 #include "nat.h"
 #include "packet.h"
 
@@ -31,6 +33,12 @@ INLINE bool is_port_unreachable(const struct icmp_header *icmp, bool v4)
 		    icmp->type == ICMP6_UNREACHABLE && icmp->code == ICMP6_PORT_UNREACHABLE;
 }
 
+/* Whether the error says that the destination is out of reach. That a packet is too big is no such error. */
+INLINE bool is_unreachable(const struct icmp_header *icmp, bool v4)
+{
+	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code != ICMP_FRAG_NEEDED : icmp->type == ICMP6_UNREACHABLE;
+}
+
 /* The packet that an error quotes. Eight bytes behind its IP header are present: the ports, and the UDP checksum. */
 struct quoted {
 	struct packet packet;
@@ -38,6 +46,8 @@ struct quoted {
 	__u32 sum;
 	/* Whether the error says that the port is closed. */
 	bool is_refusal;
+	/* Whether the error says that the destination is out of reach. */
+	bool is_unreachable;
 };
 
 INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
@@ -52,6 +62,7 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	if (!icmp || !is_icmp_error(icmp->type, v4))
 		return false;
 	quoted->is_refusal = is_port_unreachable(icmp, v4);
+	quoted->is_unreachable = is_unreachable(icmp, v4);
 	quoted->sum = packet->transport + offsetof(struct icmp_header, checksum);
 	quoted->packet.ip = packet->transport + sizeof(*icmp);
 	if (!make_readable(skb, quoted->packet.ip + min_length))
@@ -178,8 +189,22 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	return STEP_PASS;
 }
 
-/* Translates an error that leaves about a packet that arrived. It quotes the packet as its sender knows it. */
-INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
+/* Saves the flow whose frontend decides whether the client hears of an error. */
+INLINE bool save_awaiting_flow(__u32 number)
+{
+	struct scratch *scratch = get_scratch();
+
+	if (scratch)
+		scratch->number = number;
+	return scratch;
+}
+
+/*
+ * Translates an error that leaves about a packet that arrived. It quotes the packet as its sender knows it.
+ * STEP_CHECK_FRONTEND: the client hears of the error unless its next SYN goes to another backend. `is_checked`: it does
+ * not.
+ */
+INLINE enum step icmp_error_egress(struct __sk_buff *skb, bool is_checked, bool v4)
 {
 	struct quoted quoted = {};
 	struct packet packet = {};
@@ -189,18 +214,20 @@ INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 	__u32 *entry, number;
 
 	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
 	reverse_tuple(&tuple, &quoted.packet.tuple);
 	entry = find_entry(&tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
 	direction = flow ? translate_egress(flow, &tuple, &translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
-		return TC_ACT_UNSPEC;
+		return STEP_PASS;
+	if (!is_checked && quoted.is_unreachable && awaits_reply_to_syn(flow, direction) && save_awaiting_flow(number))
+		return STEP_CHECK_FRONTEND;
 	note_port_unreachable(flow, &packet, &quoted);
 	reverse_tuple(&to, &translated);
 	if (!write_quoted(skb, &quoted, &to, v4))
-		return TC_ACT_SHOT;
+		return STEP_DROP;
 	to = packet.tuple;
 	/*
 	 * The error gets the source address of all packets to that sender: the frontend's, or this node's. If a router
@@ -210,8 +237,8 @@ INLINE int icmp_error_egress(struct __sk_buff *skb, bool v4)
 	copy_address(to.destination.address, translated.destination.address);
 	count_packet(COUNT_ERRORS);
 	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
-		return TC_ACT_SHOT;
-	return direction == TO_CLIENT ? route_reply(skb, flow, number, v4) : TC_ACT_UNSPEC;
+		return STEP_DROP;
+	return direction == TO_CLIENT ? finish(route_reply(skb, flow, number, v4)) : STEP_PASS;
 }
 
 #endif

@@ -76,13 +76,15 @@ INLINE bool reopens(const struct flow *flow, const struct packet *packet)
 }
 
 /*
- * Whether a client has had no reply. A live backend replies at once, also to a forged SYN on a running connection: it
- * reports that it knows the connection. So a flow without a reply in the last second has no connection that could be
- * cut. If the backend replies directly, a client that has sent FIN and been silent since expects no reply.
+ * Whether a client has had no reply, or has reset what it never agreed to. A live backend replies at once, also to a
+ * forged SYN on a running connection: it reports that it knows the connection. So a flow without a reply in the last
+ * second has no connection that could be cut. If the backend replies directly, a client that has sent FIN and been
+ * silent since expects no reply.
  */
 INLINE bool has_no_reply(const struct flow *flow, __u32 now)
 {
-	return (flow->state == FLOW_OPENING && !(flow->backend_flags & FLOW_SYN_SEEN)) ||
+	return (flow->state == FLOW_OPENING &&
+		(!(flow->backend_flags & FLOW_SYN_SEEN) || flow->client_flags & FLOW_RST_SEEN)) ||
 	       (flow->unacked && flow->seen != now) ||
 	       (is_closed_by_client(flow) && idle_time(flow, now) > LIFE_UNDER_PRESSURE);
 }

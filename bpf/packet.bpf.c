@@ -124,7 +124,8 @@ INLINE enum step step_forward_first(struct __sk_buff *skb, bool v4)
  * So a forged packet ends no living flow. The flow is noted before it is judged, so that exactly the judged flow ends,
  * even if another one takes the record meanwhile.
  */
-INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum direction direction)
+INLINE bool reopens_directly(const struct flow *flow, const struct packet *packet, __u32 number,
+			     enum direction direction)
 {
 	struct scratch *scratch = get_scratch();
 	__u32 serial = READ_ONCE(flow->serial);
@@ -134,18 +135,35 @@ INLINE bool reopens_directly(const struct flow *flow, __u32 number, enum directi
 	scratch->victim = number;
 	scratch->victim_serial = serial;
 	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
-	return is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN && !is_snat_reply(flow, direction);
+	return packet->flags & TCP_SYN && is_closed(flow) && flow->backend_flags & FLOW_FIN_SEEN &&
+	       !is_snat_reply(flow, direction);
+}
+
+/* The offset of the number in the TCP header. */
+#define TCP_SEQUENCE_AT 4
+
+/*
+ * Whether a RST refuses a SYN: then its number is 0 (RFC 9293, 3.10.7.1). The RST of a connection has that number once
+ * in four billion times, so what ends a connection reaches the client, even if a stranger has sent a SYN on it.
+ */
+INLINE bool refuses_syn(struct __sk_buff *skb, const struct packet *packet)
+{
+	__u32 sequence;
+
+	return packet->flags & TCP_ACK &&
+	       !bpf_skb_load_bytes(skb, packet->transport + TCP_SEQUENCE_AT, &sequence, sizeof(sequence)) && !sequence;
 }
 
 /*
- * Whether a backend that is no more in the frontend's list accepts a new connection. Then the old connection is over,
- * and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new SYN, so a
- * backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
+ * Whether a backend that is no more in the frontend's list accepts or refuses a new connection. Then the old connection
+ * is over, and the client's repeated SYN goes to a backend of the list. The flow shows that the client has sent a new
+ * SYN, so a backend's repeated SYN does not count. An SCTP backend replies to any host: see track_sctp_backend().
  */
-INLINE bool accepts_for_other_backend(const struct flow *flow, __u32 number, enum direction direction, bool v4)
+INLINE bool replies_for_other_backend(struct __sk_buff *skb, const struct packet *packet, const struct flow *flow,
+				      __u32 number, enum direction direction, bool v4)
 {
-	return direction == TO_CLIENT && flow->transport == IPPROTO_TCP && flow->state == FLOW_OPEN &&
-	       flow->unacked == UNACKED_SYN && (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
+	return awaits_reply_to_syn(flow, direction) && (packet->flags & TCP_SYN || refuses_syn(skb, packet)) &&
+	       (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
 /*
@@ -175,10 +193,10 @@ INLINE enum step follow_egress(struct __sk_buff *skb, const struct packet *packe
 		return STEP_DROP;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, direction))
 		return STEP_PASS;
-	if (UNLIKELY(packet->flags & TCP_SYN)) {
-		if (reopens_directly(flow, number, direction))
+	if (UNLIKELY(packet->flags & (TCP_SYN | TCP_RST))) {
+		if (reopens_directly(flow, packet, number, direction))
 			return PASS_AND_END_FLOW;
-		if (accepts_for_other_backend(flow, number, direction, v4))
+		if (replies_for_other_backend(skb, packet, flow, number, direction, v4))
 			return DROP_AND_END_FLOW;
 	}
 	if (direction != TO_CLIENT) {
@@ -326,9 +344,9 @@ INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 	{                                                                             \
 		return decap(skb, v4);                                                \
 	}                                                                             \
-	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb)                   \
+	GLOBAL int icmp_error_egress##family(struct __sk_buff *skb, __u32 is_checked) \
 	{                                                                             \
-		return icmp_error_egress(skb, v4);                                    \
+		return icmp_error_egress(skb, is_checked, v4);                        \
 	}                                                                             \
 	GLOBAL int find_unknown_segment##family(struct __sk_buff *skb)                \
 	{                                                                             \
@@ -465,6 +483,29 @@ INLINE int ingress(struct __sk_buff *skb, bool v4)
 	return handle_ingress(skb, ownership, v4);
 }
 
+/* Whether the frontend of the flow that icmp_error_egress() has saved leads to other backends. */
+INLINE bool is_saved_frontend_moved(bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+
+	return scratch && (v4 ? is_frontend_moved4(scratch->number) : is_frontend_moved6(scratch->number));
+}
+
+/*
+ * Translates an ICMP error for a client, or drops it. The steps are separate, because IPv6 would need more than 512
+ * bytes of stack for both together.
+ */
+INLINE int handle_error_egress(struct __sk_buff *skb, bool v4)
+{
+	enum step next = v4 ? icmp_error_egress4(skb, false) : icmp_error_egress6(skb, false);
+
+	if (LIKELY(next != STEP_CHECK_FRONTEND))
+		return get_verdict(next);
+	if (is_saved_frontend_moved(v4))
+		return TC_ACT_SHOT;
+	return to_verdict(v4 ? icmp_error_egress4(skb, true) : icmp_error_egress6(skb, true));
+}
+
 INLINE int egress(struct __sk_buff *skb, bool v4)
 {
 	enum segment_action action;
@@ -487,7 +528,7 @@ INLINE int egress(struct __sk_buff *skb, bool v4)
 	if (LIKELY(is_finished(next)))
 		return get_verdict(next);
 	if (next == STEP_ICMP_ERROR)
-		return v4 ? icmp_error_egress4(skb) : icmp_error_egress6(skb);
+		return handle_error_egress(skb, v4);
 	end_victim(v4);
 	return next == PASS_AND_END_FLOW ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 }

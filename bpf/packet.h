@@ -160,7 +160,7 @@ enum step {
 	STEP_ICMP_ERROR = 104,
 	/* The packet goes on as it is, and the flow that has its tuple ends. */
 	PASS_AND_END_FLOW = 105,
-	/* The packet and its flow end here: see accepts_for_other_backend() and forward_first(). */
+	/* The packet and its flow end here: see replies_for_other_backend() and forward_first(). */
 	DROP_AND_END_FLOW = 106,
 	/* The flow has a record, and no ports yet. */
 	STEP_COMMIT_FLOW = 107,
@@ -176,6 +176,8 @@ enum step {
 	STEP_NOT_OURS = 112,
 	/* This node does not know the connection. Another node may have opened it. */
 	STEP_ADOPT_FLOW = 113,
+	/* Whether the client hears of the error depends on where its frontend leads now. */
+	STEP_CHECK_FRONTEND = 114,
 };
 
 /* Ends the steps of a packet with a verdict of TC, or with what bpf_redirect() returns. */
@@ -219,10 +221,11 @@ struct icmp_header {
 	__u32 rest;
 };
 
-/* ICMP types of errors, and the codes for a closed port. */
+/* ICMP types of errors, and the codes for a closed port and for a packet that is too big. */
 enum {
 	ICMP_UNREACHABLE = 3,
 	ICMP_PORT_UNREACHABLE = 3,
+	ICMP_FRAG_NEEDED = 4,
 	ICMP_TIME_EXCEEDED = 11,
 	ICMP_PARAMETER = 12,
 	ICMP6_UNREACHABLE = 1,

@@ -371,8 +371,8 @@ INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 
 /* --- Packets that are too big. --- */
 
-/* The ICMPv6 type for a packet that is too big, and the code that ICMP_UNREACHABLE has for it. */
-enum { ICMP_FRAG_NEEDED = 4, ICMP6_TOO_BIG = 2 };
+/* The ICMPv6 type for a packet that is too big. */
+enum { ICMP6_TOO_BIG = 2 };
 
 /* A packet with IP options gets no report: the sum would need them. */
 INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)

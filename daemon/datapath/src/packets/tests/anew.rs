@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::craft::{ACK, FIN, RST, SYN, Sent, address};
+use super::craft::{ACK, FIN, RST, SYN, Sent, address, error};
 use super::lives::{BOTH, age, found};
 use super::node::{NEXT, Node, SHOT};
 use crate::abi::packets::types::packet_count;
@@ -33,6 +33,11 @@ fn goes(node: &Node, (client, frontend, ..): Way, flags: u8) -> std::net::Socket
 /// The client's data.
 fn asked((client, frontend, ..): Way) -> Sent {
     Sent { payload: b"ask".to_vec(), ..Sent::tcp(client, frontend, ACK) }
+}
+
+/// The backend refuses the client's SYN.
+fn refused((client, _, backend, _): Way) -> Sent {
+    Sent { sequence: 0, ..Sent::tcp(backend, client, RST | ACK) }
 }
 
 #[track_caller]
@@ -124,6 +129,94 @@ fn kernel_a_deleted_services_pod_gets_no_connection_of_its_successor() {
         }
         assert_eq!(node.leave(&Sent::tcp(backend, client, SYN | ACK).frame()).0, SHOT);
         assert_eq!(goes(node, way, SYN), address(other), "the repeated SYN goes there too");
+    });
+}
+
+/// A removed backend that has no connection refuses the client's SYN. The client never hears of it: it repeats its SYN.
+#[test]
+fn kernel_a_removed_backend_refuses_no_client_that_reconnects() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        for end in [&[][..], &[RST], &[RST | ACK], &[FIN | ACK], &[FIN | ACK, RST]] {
+            lead(node, frontend, &[backend]);
+            agree(node, way);
+            lead(node, frontend, &[other]);
+            end.iter().for_each(|flags| assert_eq!(goes(node, way, *flags), address(backend)));
+            assert_eq!(goes(node, way, SYN), address(backend), "it may know the connection: {end:?}");
+            assert_eq!(node.leave(&refused(way).frame()).0, SHOT, "{end:?}");
+            assert_eq!(goes(node, way, SYN), address(other), "{end:?}");
+            age(node, client, 100_000);
+            node.come(&Sent::tcp(client, frontend, ACK).frame());
+        }
+    });
+}
+
+#[test]
+fn kernel_a_client_hears_that_a_listed_backend_refuses() {
+    in_both(|node, way @ (_, frontend, backend, _)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        for flags in [RST, SYN] {
+            assert_eq!(goes(node, way, flags), address(backend), "{flags}");
+        }
+        assert_eq!(node.leaves(&refused(way)).from, address(frontend));
+    });
+}
+
+/// A stranger sent the SYN. The number of the backend's RST is the connection's, even where the backend did not reply
+/// to the SYN, as where it limits such replies.
+#[test]
+fn kernel_a_removed_backend_may_reset_its_connection() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        lead(node, frontend, &[other]);
+        for flags in [RST, SYN] {
+            assert_eq!(goes(node, way, flags), address(backend), "{flags}");
+        }
+        for flags in [RST, RST | ACK] {
+            assert_eq!(node.leaves(&Sent::tcp(backend, client, flags)).from, address(frontend), "{flags}");
+        }
+        assert_eq!(goes(node, way, SYN), address(other));
+    });
+}
+
+/// The client gave up before it acknowledged anything, so no connection could be cut.
+#[test]
+fn kernel_a_client_that_resets_an_opening_connection_gets_a_listed_backend() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        let begin = |node: &Node| {
+            assert_eq!(goes(node, way, SYN), address(backend));
+            assert_eq!(node.leaves(&Sent::tcp(backend, client, SYN | ACK)).from, address(frontend));
+        };
+        begin(node);
+        assert_eq!(goes(node, way, RST), address(backend));
+        begin(node);
+        lead(node, frontend, &[other]);
+        assert_eq!(goes(node, way, SYN), address(backend), "the backend has accepted it");
+        assert_eq!(goes(node, way, RST), address(backend));
+        assert_eq!(goes(node, way, SYN), address(other));
+    });
+}
+
+/// A removed backend's node or a router says that it is out of reach.
+#[test]
+fn kernel_no_client_that_reconnects_hears_that_a_removed_backend_is_out_of_reach() {
+    in_both(|node, way @ (client, frontend, backend, other)| {
+        lead(node, frontend, &[backend]);
+        agree(node, way);
+        let v4 = address(backend).is_ipv4();
+        let [from, to] = [backend, client].map(|it| address(it).ip().to_string());
+        let [no_route, too_big] = if v4 { [(3, 1), (3, 4)] } else { [(1, 0), (2, 0)] };
+        let quoted = Sent::tcp(client, backend, SYN).packet();
+        let is_heard = |node: &Node, kind| node.leave(&error(&from, &to, kind, &quoted, 48)).0 == NEXT;
+        assert_eq!(goes(node, way, SYN), address(backend));
+        assert!(is_heard(node, no_route), "the frontend leads to it");
+        lead(node, frontend, &[other]);
+        assert!(is_heard(node, too_big));
+        assert!(!is_heard(node, no_route));
+        next_second(node, way);
+        assert_eq!(goes(node, way, SYN), address(other));
     });
 }
 

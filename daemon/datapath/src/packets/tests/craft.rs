@@ -22,6 +22,8 @@ pub(super) struct Sent {
     pub(super) to: SocketAddr,
     pub(super) transport: u8,
     pub(super) flags: u8,
+    /// The number of a TCP segment.
+    pub(super) sequence: u32,
     pub(super) payload: Vec<u8>,
     /// IPv4: options, a multiple of four bytes. IPv6: whole extension headers, each with its number.
     pub(super) options: Vec<u8>,
@@ -44,6 +46,7 @@ impl Sent {
             to: address(to),
             transport: TCP,
             flags,
+            sequence: 7,
             payload: Vec::new(),
             options: Vec::new(),
             extensions: Vec::new(),
@@ -103,7 +106,8 @@ impl Sent {
         segment.extend(self.from.port().to_be_bytes());
         segment.extend(self.to.port().to_be_bytes());
         let at = if self.transport == TCP {
-            segment.extend([0, 0, 0, 7, 0, 0, 0, 9, 0x50, self.flags, 1, 0, 0, 0, 0, 0]);
+            segment.extend(self.sequence.to_be_bytes());
+            segment.extend([0, 0, 0, 9, 0x50, self.flags, 1, 0, 0, 0, 0, 0]);
             16
         } else if self.transport == SCTP {
             segment.extend([0, 0, 0, 7, 0, 0, 0, 0]);

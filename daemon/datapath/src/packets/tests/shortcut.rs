@@ -1,8 +1,8 @@
 //! Which packets take the fast path; both directions of a flow do, or neither.
 
-use super::craft::{ACK, SYN, Seen, Sent, UDP, address, see};
+use super::craft::{ACK, RST, SYN, Seen, Sent, TCP, UDP, address, see};
 use super::network;
-use super::node::{NEXT, Node, REDIRECTED};
+use super::node::{NEXT, Node, REDIRECTED, SHOT};
 use super::past::{HOPS, Way, hops, passed, serve};
 
 /// An outside client, its frontend, and a backend of another node.
@@ -57,10 +57,32 @@ fn begin(node: &Node, (client, frontend, backend): (&str, &str, &str), transport
 fn kernel_a_flow_takes_the_fast_path_from_its_first_packet() {
     test(|node| {
         for way @ (client, frontend, _) in WAYS {
-            for transport in [super::craft::TCP, UDP] {
+            for transport in [TCP, UDP] {
                 begin(node, way, transport);
                 leaves(node, &passes(node, &Sent::by(transport, client, frontend, ACK, b"more")));
             }
+        }
+    });
+}
+
+/// A removed backend of another node refuses a client that reconnects from the same port.
+#[test]
+fn kernel_a_refusal_by_a_removed_backend_is_dropped_on_the_fast_path_too() {
+    test(|node| {
+        let goes_to = |node: &Node, (client, frontend, _): Way, flags| {
+            leaves(node, &passes(node, &Sent::tcp(client, frontend, flags))).to
+        };
+        for (way, other) in WAYS.into_iter().zip(["10.2.0.6:8080", "[fd02::6]:8080"]) {
+            serve(node, &[way]);
+            let seen = begin(node, way, TCP);
+            assert_eq!(goes_to(node, way, ACK), address(way.2));
+            serve(node, &[(way.0, way.1, other)]);
+            for flags in [RST, SYN] {
+                assert_eq!(goes_to(node, way, flags), address(way.2), "{flags}");
+            }
+            let refusal = Sent { sequence: 0, ..Sent::tcp(way.2, &seen, RST | ACK) };
+            assert_eq!(node.leave(&passes(node, &refusal)).0, SHOT);
+            assert_eq!(goes_to(node, way, SYN), address(other));
         }
     });
 }
