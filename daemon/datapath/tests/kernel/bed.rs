@@ -126,6 +126,8 @@ impl ThreadBed {
         let folder = tempfile::tempdir().unwrap();
         mount("bpf", folder.path(), 0);
         let bed = Self { cgroup, folder };
+        // A run that was killed may have left one, and had the same process id.
+        let _ = fs::remove_dir(&bed.cgroup);
         bed.add_cgroup(&bed.cgroup);
         bed
     }
