@@ -3,6 +3,7 @@
 # all.
 #
 #   scripts/host.sh root RELEASE    the root file system of a Debian release, in target/host: shared by all clones
+#   scripts/host.sh firewalls       the same of Debian 13 with its firewalls, none of which is on
 #   scripts/host.sh machine         the whole cycle in an emulated machine, with the kernel of Debian 12 and its systemd
 #                                   as the first process, and then pods under profiles of AppArmor
 #   scripts/host.sh machine arm64   the cycle in an emulated machine of arm64
@@ -20,6 +21,8 @@ packages() { if [[ $1 == bullseye ]]; then echo "${in_root/minisign/signify-open
 
 for_arm64=systemd,systemd-sysv,dbus,iproute2,curl,procps,apparmor
 
+with_firewalls=systemd,systemd-sysv,dbus,iproute2,procps,firewalld,ufw,nftables
+
 with_selinux=systemd,systemd-sysv,dbus,iproute2,curl,procps,selinux-policy-default,policycoreutils
 
 # A root is made anew each month, because releases go on.
@@ -30,7 +33,7 @@ make_root() {
 	flock 9
 	scripts/debian-root.sh "$folder/root" "$release" "$(dpkg --print-architecture)" "$packages"
 	# For one test alone, which starts it.
-	rm -f "$folder/root/etc/systemd/system/multi-user.target.wants/frr.service"
+	rm -f "$folder/root/etc/systemd/system/multi-user.target.wants/"{frr,firewalld}.service
 	exec 9>&-
 }
 
@@ -135,12 +138,13 @@ selinux() {
 
 case "${1:-} ${2:-}" in
 "root "?*) make_root "$2" "$2" "$(packages "$2")" ;;
+"firewalls ") make_root firewalls trixie "$with_firewalls" ;;
 "machine ") machine ;;
 "machine arm64") machine_arm64 ;;
 "disk arm64") make_disk_arm64 ;;
 "selinux ") selinux ;;
 *)
-	echo "host: root RELEASE, machine [arm64], disk arm64 or selinux" >&2
+	echo "host: root RELEASE, firewalls, machine [arm64], disk arm64 or selinux" >&2
 	exit 64
 	;;
 esac

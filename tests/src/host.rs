@@ -150,19 +150,49 @@ impl Host {
 
     /// Starts a server of this machine in the host's network.
     pub fn serve(&self, name: &str, address: SocketAddr) -> Result<Server, BedError> {
+        self.serve_by("--net", name, address)
+    }
+
+    /// The same in a network of the host that `ip netns` has named.
+    pub fn serve_in(&self, network: &str, name: &str, address: SocketAddr) -> Result<Server, BedError> {
+        self.serve_by(&self.network(network), name, address)
+    }
+
+    fn serve_by(&self, network: &str, name: &str, address: SocketAddr) -> Result<Server, BedError> {
         let child = companion()?;
         let words = [child.as_os_str(), "serve".as_ref(), Role::Tcp.word().as_ref(), name.as_ref()];
-        let mut command = self.command(&["--net"], &words);
+        let mut command = self.command(&[network], &words);
         command.arg(address.to_string());
         Server::start(command, address)
     }
 
     /// Starts a client of this machine that dials in a loop, in the host's network and its clients' cgroup.
     pub fn dial(&self, address: SocketAddr) -> Result<Dialer, BedError> {
+        self.dial_by("--net", address)
+    }
+
+    /// The same in a network of the host that `ip netns` has named.
+    pub fn dial_in(&self, network: &str, address: SocketAddr) -> Result<Dialer, BedError> {
+        self.dial_by(&self.network(network), address)
+    }
+
+    fn dial_by(&self, network: &str, address: SocketAddr) -> Result<Dialer, BedError> {
         let child = companion()?;
-        let mut command = self.command(&["--net"], &[child.as_os_str(), "dial".as_ref()]);
+        let mut command = self.command(&[network], &[child.as_os_str(), "dial".as_ref()]);
         command.arg(address.to_string());
         Dialer::start(command)
+    }
+
+    /// The same as on another machine: no cgroup of the host has it, so holdfast translates none of its sockets.
+    pub fn dial_from(&self, network: &str, address: SocketAddr) -> Result<Dialer, BedError> {
+        let mut command = Command::new("nsenter");
+        command.arg(self.network(network)).arg("--").arg(companion()?).arg("dial").arg(address.to_string());
+        Dialer::start(command)
+    }
+
+    /// The option of nsenter for a named network. The path leads through the host's own mounts.
+    fn network(&self, name: &str) -> String {
+        format!("--net={}", self.path(&format!("/run/netns/{name}")).display())
     }
 }
 

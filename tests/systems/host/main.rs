@@ -17,6 +17,7 @@ mod bad_starts;
 mod confinement;
 mod cycle;
 mod figures;
+mod firewalls;
 mod install_page;
 mod journal;
 mod life;
