@@ -22,6 +22,9 @@ use super::text_table::{Cells, write_dated_table};
 use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
+/// Under a table without a row, so that nobody takes it for "all is well".
+const NOBODY: &str = "\nnone by holdfast itself; `holdfast status` names backends that refuse clients\n";
+
 /// The latest refusals, newest first, and the counts of all.
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Refusals<'a> {
@@ -168,6 +171,9 @@ pub(super) fn refusals(readings: &Readings, filter: &Filter, form: Form) -> Resp
 fn text(Refusals { refusals, failure, .. }: &Refusals<'_>, wide: bool, now: Timestamp) -> Vec<u8> {
     let mut out = Vec::new();
     write_dated_table(titles(wide), refusals.iter().map(|row| row.cells(wide)), now, &mut out);
+    if refusals.is_empty() {
+        out.extend_from_slice(NOBODY.as_bytes());
+    }
     if let Some(failure) = failure {
         out.extend(format!("\nrefusals are no longer read: {failure}\n").bytes());
     }

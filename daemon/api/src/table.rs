@@ -28,6 +28,8 @@ use super::response::typed_response;
 use super::text_table::{Cells, ColumnWidths};
 use super::{response_schema, stale};
 use holdfast_agent::readings::Readings;
+use holdfast_kubernetes::source::is_away;
+use std::time::Instant;
 
 /// A column of the text: its title and its cells.
 pub(super) struct Column<T: Table> {
@@ -214,7 +216,8 @@ pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form
     let widths = ColumnWidths::default();
     let cells = Cells::default();
     let stage = TableStage::first(form);
-    let failures = FailureCount::default();
+    let is_unheard = is_away(&readings.watches.current(), Instant::now());
+    let failures = FailureCount { is_unheard, ..FailureCount::default() };
     let now = readings.now();
     let (measured, turn_ended) = (0, false);
     let answer =
@@ -268,6 +271,8 @@ struct FailureCount {
     failing: usize,
     first: Option<ObjectName>,
     are_several_services: bool,
+    /// Whether this node hears of no change, so that the rows may be old.
+    is_unheard: bool,
 }
 
 impl FailureCount {
@@ -278,9 +283,18 @@ impl FailureCount {
         self.are_several_services |= self.first.get_or_insert_with(|| service.clone()) != service;
     }
 
-    /// Writes the next command to type, if any row fails.
+    /// Writes the next command to type, if any row fails or may be old.
     fn write(&self, out: &mut Vec<u8>) {
-        let Self { rows, failing, first, are_several_services } = self;
+        self.write_failing(out);
+        if self.is_unheard {
+            out.extend_from_slice(
+                b"\nthe apiserver is not heard, so this may be old; next: holdfast apiserver\n",
+            );
+        }
+    }
+
+    fn write_failing(&self, out: &mut Vec<u8>) {
+        let Self { rows, failing, first, are_several_services, .. } = self;
         let Some(service) = first else { return };
         let fail = if *failing == 1 { "fails" } else { "fail" };
         let next = match are_several_services {
@@ -529,6 +543,14 @@ mod tests {
             count.write(&mut out);
             assert_eq!(String::from_utf8(out).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_table_that_may_be_old_says_so() {
+        let mut out = Vec::new();
+        FailureCount { is_unheard: true, ..FailureCount::default() }.write(&mut out);
+        let expected = "\nthe apiserver is not heard, so this may be old; next: holdfast apiserver\n";
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

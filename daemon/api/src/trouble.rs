@@ -43,6 +43,16 @@ words! {
     }
 }
 
+/// Whether no frontend of a port serves its clients, though somebody should.
+fn is_out_of_service(view: &ServiceView, port: &PortView) -> bool {
+    let is_its = |it: &&FrontendView| {
+        let own = it.position.and_then(|position| view.ports.get(position));
+        own.is_some_and(|own| std::ptr::eq(own, port))
+    };
+    let mut frontends = view.frontends.iter().filter(is_its).peekable();
+    frontends.peek().is_some() && frontends.all(|it| view.frontend_health(it) == Health::Outage)
+}
+
 impl From<Failure> for Trouble {
     fn from(failure: Failure) -> Self {
         match failure {
@@ -154,7 +164,9 @@ impl TroubleIndex {
         let backend = row.backend();
         let is_it = |it: &&FailingAt| it.backend == backend && it.frontend.transport == port.key.transport;
         let failing = self.failing_at(view).filter(is_it).map(|it| it.how.into());
-        Troubles(failing.chain(self.fails_check(view, backend).then_some(Trouble::Checks)).collect())
+        let checks = self.fails_check(view, backend).then_some(Trouble::Checks);
+        let outage = is_out_of_service(view, port).then_some(Trouble::Outage);
+        Troubles(failing.chain(checks).chain(outage).collect())
     }
 
     fn failing_at(&self, view: &ServiceView) -> impl Iterator<Item = &FailingAt> {

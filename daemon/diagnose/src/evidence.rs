@@ -19,13 +19,14 @@ use holdfast_core::snapshot::{ServiceView, Snapshot};
 use holdfast_core::words;
 
 use super::focus::Focus;
-use crate::explain::{NewsObstacles, Outcome};
+use crate::explain::{ClosedHealthPort, NewsObstacles, Outcome};
 use holdfast_status::record::Record;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::apiserver::ApiserverView;
 use holdfast_status::views::checks::CheckStatuses;
 use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::node_ports::NodePortListener;
 use holdfast_status::views::proxies::Filter;
 use holdfast_status::views::proxies::OtherProxy;
 use holdfast_status::views::refusals::DeniedClient;
@@ -261,6 +262,10 @@ pub struct DaemonState {
     pub checks: CheckStatuses,
     /// What may keep a service from being known here.
     pub obstacles: NewsObstacles,
+    /// Health check ports that are not open, for a host that gives no answer about its sockets.
+    pub closed_ports: Vec<ClosedHealthPort>,
+    /// Other processes at node ports, for the same.
+    pub node_port_listeners: Vec<NodePortListener>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -295,8 +295,8 @@ impl ResolvedQuery {
                 let port = unserved::describe_known_port(snapshot, dialled, given);
                 packet.sentence.clone() + &port.map(|port| format!(" {port}")).unwrap_or_default()
             }
-            (_, Some(packet)) => packet.sentence.clone(),
-            (_, None) => self.describe_headline(given),
+            (_, Some(packet)) => packet.sentence.clone() + &self.describe_failures(given),
+            (_, None) => self.describe_headline(given) + &self.describe_failures(given),
         };
         let divergence = given.datapath.divergence_reason();
         let divergence =
@@ -573,6 +573,17 @@ impl ResolvedQuery {
                 self.asked_backend(),
             ),
             history: given.history(&view.key.name),
+        }
+    }
+
+    /// A sentence about backends of the answer that fail clients.
+    fn describe_failures(&self, given: &ExplainEvidence) -> String {
+        let of = |it: &Subject| failing_backends::describe_failing(&given.datapath, it, self.asked_backend());
+        let failing: Vec<String> = self.subjects.iter().flat_map(of).collect();
+        match (failing.first(), failing.len()) {
+            (None, _) => String::new(),
+            (Some(first), 1) => format!(" But {first}."),
+            (Some(first), count) => format!(" But {first}, and {} more fail clients.", count - 1),
         }
     }
 

@@ -80,7 +80,7 @@ fn list_other_processes(readings: &Readings) -> Vec<OtherProcess> {
 }
 
 /// The health check ports of Services that are not open; the named ones.
-fn list_closed_ports(readings: &Readings) -> Vec<ClosedHealthPort> {
+pub(crate) fn list_closed_ports(readings: &Readings) -> Vec<ClosedHealthPort> {
     let (closed, _) = readings.closed_ports.named_ports();
     let row = |it: ClosedPort| {
         Some(ClosedHealthPort { service: it.service?, address: it.address, reason: it.reason })

@@ -58,6 +58,8 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         denied: Vec::new(),
         checks: Default::default(),
         obstacles: Default::default(),
+        closed_ports: Vec::new(),
+        node_port_listeners: Vec::new(),
     };
     let known = KnownServices::find(web(), Arc::new(everything()), &Focus::default());
     let mut material = known.into_evidence((own, Vec::new()), &Vec::new(), (DiagnosisScope::default(), THEN));

@@ -17,13 +17,14 @@ use crate::evidence::{
     RecognisedEvent, Resolver, ReversePath, Route, Rule, UnmatchedPod, WatchStatus,
 };
 use crate::evidence_source::EvidenceSource;
-use crate::explain::NewsObstacles;
+use crate::explain::{ClosedHealthPort, NewsObstacles};
 use holdfast_status::record::Record;
 use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::apiserver::ApiserverView;
 use holdfast_status::views::checks::CheckStatuses;
 use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::node_ports::NodePortListener;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use holdfast_status::views::refusals::DeniedClient;
 
@@ -50,6 +51,8 @@ reads! {
     denials: Vec<Arc<DeniedClient>> = own.denied, Kernel;
     checks: CheckStatuses = own.checks, Checks;
     obstacles: NewsObstacles = own.obstacles, Watch;
+    closed_ports: Vec<ClosedHealthPort> = own.closed_ports, Host;
+    node_port_listeners: Vec<NodePortListener> = own.node_port_listeners, Host;
     map_rows: Lookup<Vec<MapRow>> = kernel, Kernel;
     unread_map_rows: usize = kernel_left, Kernel;
     lookups: Lookup<Vec<ClientTrace>> = lookups, Kernel;

@@ -19,6 +19,7 @@ use super::events::event_remedies;
 use crate::case::{Case, judge_unavailable, missing_right_remedy};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Listener, RecognisedEvent};
+use crate::explain::ClosedHealthPort;
 use crate::finding::{Judgement, Remedy, State};
 use crate::formatting::{format_duration, join_names};
 use crate::limits::NAMED_MAX;
@@ -434,7 +435,10 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
 fn judge_silent_health_port(case: &Case<'_>, port: u16) -> Judgement {
     let mut listeners = case.listeners().answer().into_iter().flatten();
     let Some(holder) = listeners.find(|it| it.port == port && it.protocol == "TCP" && !it.own) else {
-        return judge_unavailable(case.health(), "What its health port answers");
+        return match case.closed_ports().iter().find(|it| it.service == *case.name()) {
+            Some(closed) => judge_closed_health_port(case, closed),
+            None => judge_unavailable(case.health(), "What its health port answers"),
+        };
     };
     let who = holder.process.as_deref().unwrap_or("an unknown process");
     let pid = holder.pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default();
@@ -445,6 +449,16 @@ fn judge_silent_health_port(case: &Case<'_>, port: u16) -> Judgement {
     .with("process", who)
     .with("port", port)
     .remedies(find_listener_remedies(case, port))
+}
+
+/// Judges a health port that the daemon could not open.
+fn judge_closed_health_port(case: &Case<'_>, closed: &ClosedHealthPort) -> Judgement {
+    let ClosedHealthPort { address, reason, .. } = closed;
+    Judgement::error(format!(
+        "Its health port is not open at {address}: {reason}. Load balancers leave this node out."
+    ))
+    .with("port", address.port())
+    .remedies(find_listener_remedies(case, address.port()))
 }
 
 /// Number of endpoints on this node as the health port counts them. A held endpoint counts as ready.

@@ -18,6 +18,7 @@ use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::NAMED_MAX;
 use crate::node_ports::describe_node_port_listener;
+use holdfast_status::views::node_ports::NodePortListener;
 
 /// The percentage at which the conntrack table counts as full. A full table drops new connections.
 const CONNTRACK_PERCENT: u64 = 80;
@@ -77,9 +78,18 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
     if ports.is_empty() {
         return Judgement::not_applicable("It has no node port.");
     }
-    let Some(listeners) = case.listeners().answer() else {
-        return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
+    let known: Vec<Listener>;
+    let listeners = match case.listeners().answer() {
+        Some(listeners) => listeners,
+        None => {
+            let of_it = |it: &&NodePortListener| it.service == *case.name();
+            known = case.node_port_listeners().iter().filter(of_it).map(Listener::from).collect();
+            &known
+        }
     };
+    if listeners.is_empty() && case.listeners().answer().is_none() {
+        return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
+    }
     let families: BTreeSet<Family> =
         case.frontends_with_type(FrontendType::NodePort).map(|it| Family::from_address(it.address)).collect();
     let conflicts = |it: &&Listener| {

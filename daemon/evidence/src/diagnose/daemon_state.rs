@@ -11,7 +11,7 @@ use holdfast_diagnose::KnownServices;
 use holdfast_diagnose::evidence::{DaemonState, WatchStatus};
 use holdfast_status::views::checks::CheckStatuses;
 
-use crate::explain::gather_obstacles;
+use crate::explain::{gather_obstacles, list_closed_ports};
 use holdfast_agent::readings::{Readings, counters};
 use holdfast_kubernetes::source::{State, Watch};
 
@@ -38,6 +38,8 @@ pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> Daemon
         denied: readings.refusals.snapshot().latest,
         checks: health_checks(readings, known),
         obstacles: gather_obstacles(readings),
+        closed_ports: list_closed_ports(readings),
+        node_port_listeners: readings.node_port_listeners.borrow().to_vec(),
     }
 }
 

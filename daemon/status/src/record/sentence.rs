@@ -199,7 +199,11 @@ impl Trigger {
         };
         let kind = self.kind.as_deref().unwrap_or("object");
         let object = self.object.as_deref().unwrap_or_default();
-        let mut text = format!("{kind} {object} {event}");
+        // Nobody wrote a slice of a block: it is made of the block.
+        let mut text = match self.source.as_deref() == Some(Source::Config.as_str()) {
+            true => format!("its [[service]] {event}"),
+            false => format!("{kind} {object} {event}"),
+        };
         if self.endpoints_null {
             text.push_str(" with `endpoints: null`");
         }

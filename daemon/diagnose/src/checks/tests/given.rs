@@ -26,7 +26,7 @@ use crate::evidence::{
     Cluster, DaemonState, DiagnosisScope, DnsReplies, Evidence, ExternalSource, Flows, Host, HttpAnswer,
     HttpProbe, Lookup, MapRow, Probe, ProbeKind, ProbeOutcome, WatchStatus,
 };
-use crate::explain::NewsObstacles;
+use crate::explain::{ClosedHealthPort, NewsObstacles};
 use crate::focus::{Focus, HttpPath, PortSelector};
 use crate::known_services::find_views;
 use holdfast_status::rfc3339::Rfc3339;
@@ -39,6 +39,7 @@ use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::devices::{
     ClassReason as Why, DeviceClass, DeviceDecision, FastPathDecision, ReplyRouting,
 };
+use holdfast_status::views::node_ports::NodePortListener;
 use holdfast_status::views::proxies::{Filter, FilterKind};
 use holdfast_status::views::proxies::{OtherProxy, Trace};
 use holdfast_status::views::refusals::{Cause, DeniedClient};
@@ -143,6 +144,10 @@ struct OwnGiven {
     refused_processes: Vec<(SocketAddr, u64, i64)>,
     /// Backends with a health check of holdfast: whether each gets clients, the last result, and its error.
     checks: Vec<(SocketAddr, bool, String, Option<String>)>,
+    /// Health check ports that are not open: the service, the port's address, and why.
+    closed_ports: Vec<(String, SocketAddr, String)>,
+    /// Processes at node ports: the service, where it listens, its name and number.
+    node_port_listeners: Vec<(String, SocketAddr, String, u32)>,
     /// Tables are in memory only.
     in_memory: bool,
     /// Rules of a firewall, with the dialled addresses that each is about.
@@ -481,6 +486,24 @@ fn checked(
     (*at, CheckStatus { kind: "http", usable: *usable, last })
 }
 
+fn service_name(text: &str) -> ObjectName {
+    let (namespace, name) = text.split_once('/').unwrap();
+    ObjectName::new(namespace, name).unwrap()
+}
+
+fn closed_port((service, address, reason): &(String, SocketAddr, String)) -> ClosedHealthPort {
+    ClosedHealthPort { service: service_name(service), address: *address, reason: reason.clone() }
+}
+
+fn node_port_listener((service, at, process, pid): &(String, SocketAddr, String, u32)) -> NodePortListener {
+    let (address, port) = (at.ip(), at.port().try_into().unwrap());
+    NodePortListener {
+        service: service_name(service),
+        listener: holdfast_core::facts::Listener { address, port, transport: Transport::Tcp },
+        process: Some((process.clone(), *pid)),
+    }
+}
+
 impl OwnGiven {
     fn own(&self) -> DaemonState {
         let silent = self.silent.unwrap_or(1);
@@ -509,6 +532,8 @@ impl OwnGiven {
                 self.refused_reload.clone().zip(Some(CONFIG_FILE.to_owned())),
                 Some(&self.apiserver()),
             ),
+            closed_ports: self.closed_ports.iter().map(closed_port).collect(),
+            node_port_listeners: self.node_port_listeners.iter().map(node_port_listener).collect(),
         }
     }
 
