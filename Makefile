@@ -54,11 +54,13 @@ ran: ## Take over into tests/ran.tsv what passed on this machine since the last 
 conformance: ## Kubernetes' own tests in clusters, as root: SHORT=1 FOCUS= NODES= CNI= FAMILY= PROXY= PACKETS= KERNEL=.
 	@$(if $(filter flannel%,$(CNI)),scripts/flannel.sh)
 	@$(if $(filter kube-router calico,$(CNI)),scripts/$(CNI).sh)
+	@$(if $(filter vpc,$(CNI)),scripts/vpc-cni.sh)
 	@$(if $(KERNEL),scripts/emulated.sh $(KERNEL),scripts/conformance.sh $(if $(SHORT),short))
 
 drill: ## Disasters on three nodes under clients that connect all the time, as root: DRILL=name PROXY=nftables PACKETS=.
 	@$(if $(filter flannel%,$(CNI)),scripts/flannel.sh)
 	@$(if $(filter kube-router calico,$(CNI)),scripts/$(CNI).sh)
+	@$(if $(filter vpc,$(CNI)),scripts/vpc-cni.sh)
 	@scripts/drill.sh $(DRILL)
 
 host: ## The packages on booted systems, as root: from installation to purge.

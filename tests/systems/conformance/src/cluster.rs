@@ -15,7 +15,7 @@ use crate::machine::Machine;
 use crate::program::wait;
 use crate::topology::{Cni, Family, Init, MachineName, Proxy, Topology};
 use crate::wires::Wires;
-use crate::{Built, ClusterError, control_plane, node, units};
+use crate::{Built, ClusterError, control_plane, node, units, vpc};
 
 /// An apiserver is ready in five seconds; on two processors with five clusters it takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(180);
@@ -115,6 +115,11 @@ impl Cluster {
             .map(drop)
     }
 
+    /// The number of packets that a VPC has dropped, because a node sent them by a card that lacks their source.
+    pub fn foreign_sources(&self) -> Result<u64, ClusterError> {
+        Wires::find(&self.name, &self.topology).foreign_sources()
+    }
+
     /// The folder of all machines' logs after the end, by machine and service.
     pub fn logs_after_end(&self) -> PathBuf {
         logs_folder(&self.folder())
@@ -156,6 +161,7 @@ impl Cluster {
         match name {
             MachineName::ControlPlane => control_plane::equip(disk, &self.topology, authority)?,
             MachineName::Node(_) => node::equip(disk, name, &self.topology, authority, &self.built)?,
+            MachineName::Outside if self.topology.cni == Cni::Vpc => vpc::equip(disk, &self.topology)?,
             MachineName::Outside => {}
         }
         if self.topology.init_of(name) == Init::Systemd {

@@ -35,6 +35,9 @@ pub enum ClusterError {
         /// The requested number.
         asked: u8,
     },
+    /// A pod network that has no second family.
+    #[error("the AWS VPC CNI has one family: take IPv4 alone, FAMILY=ipv4")]
+    OneFamily,
     /// This cluster lacks the machine.
     #[error("the cluster has no machine {0}; there are cp, n1 and on, and out")]
     NoMachine(String),

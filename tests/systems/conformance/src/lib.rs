@@ -41,6 +41,7 @@ mod report;
 mod suite;
 mod topology;
 mod units;
+mod vpc;
 mod wires;
 
 pub use self::baseline::{Baseline, Comparison, Difference, Exceptions};

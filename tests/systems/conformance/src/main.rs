@@ -39,7 +39,8 @@ struct Choice {
     focus: Option<String>,
     #[arg(long)]
     nodes: Option<u8>,
-    /// The pod network: `bridge`, `ptp`, `flannel` (VXLAN), `flannel-host-gw`, `kube-router` or `calico`.
+    /// The pod network: `bridge`, `ptp`, `flannel` (VXLAN), `flannel-host-gw`, `kube-router`, `calico` or
+    /// `vpc`.
     #[arg(long)]
     cni: Option<Cni>,
     /// The families of addresses: `ipv4` or `dual`.

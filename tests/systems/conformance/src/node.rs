@@ -80,7 +80,7 @@ fn pod_network(node: MachineName, topology: &Topology) -> Option<String> {
     let links = match topology.cni {
         Cni::Bridge => r#""type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true"#,
         Cni::PointToPoint => r#""type": "ptp""#,
-        Cni::Flannel | Cni::FlannelHostGateway | Cni::KubeRouter | Cni::Calico | Cni::Nobody => {
+        Cni::Flannel | Cni::FlannelHostGateway | Cni::KubeRouter | Cni::Calico | Cni::Vpc | Cni::Nobody => {
             return None;
         }
     };
@@ -175,7 +175,8 @@ resolvConf: /etc/resolv.conf
 
 /// The size of conntrack's table belongs to the kernel's first network namespace.
 fn kube_proxy(node: MachineName, topology: &Topology, mode: &str) -> String {
-    let pods = topology.of_family(&PODS);
+    // Pods of a VPC have addresses of the nodes' network.
+    let pods = if topology.cni == Cni::Vpc { "\"\"".to_owned() } else { topology.of_family(&PODS) };
     format!(
         "apiVersion: kubeproxy.config.k8s.io/v1alpha1
 kind: KubeProxyConfiguration
@@ -192,14 +193,19 @@ oomScoreAdj: 0
 /// The Node objects, created before kubelet would, because the pod ranges are set here.
 pub(crate) fn objects(topology: &Topology) -> String {
     let object = |node: MachineName| {
-        let ranges = each_family(topology, node.pods());
-        let (first, all) = (ranges.first().cloned().unwrap_or_default(), ranges.join("\", \""));
+        let ranges = if topology.cni == Cni::Vpc { String::new() } else { pod_ranges(node, topology) };
         format!(
             "apiVersion: v1\nkind: Node\nmetadata: {{name: {node}, labels: {{kubernetes.io/hostname: {node}}}}}\n\
-             spec: {{podCIDR: \"{first}\", podCIDRs: [\"{all}\"]}}\n---\n"
+             spec: {{{ranges}}}\n---\n"
         )
     };
     topology.node_names().map(object).collect()
+}
+
+fn pod_ranges(node: MachineName, topology: &Topology) -> String {
+    let ranges = each_family(topology, node.pods());
+    let (first, all) = (ranges.first().cloned().unwrap_or_default(), ranges.join("\", \""));
+    format!("podCIDR: \"{first}\", podCIDRs: [\"{all}\"]")
 }
 
 /// The pod network that objects of the cluster install.
@@ -207,6 +213,7 @@ pub(crate) fn network_objects(topology: &Topology) -> String {
     match topology.cni {
         Cni::KubeRouter => kube_router(topology),
         Cni::Calico => calico(topology),
+        Cni::Vpc => include_str!("../manifests/vpc-cni.yaml").to_owned(),
         cni => cni.flannel_backend().map(|backend| flannel(topology, backend)).unwrap_or_default(),
     }
 }
@@ -326,5 +333,7 @@ mod tests {
     fn node_objects_carry_their_ranges() {
         let text = objects(&Topology { nodes: 1, ..Topology::default() });
         assert!(text.contains(r#"podCIDRs: ["10.244.1.0/24", "fd00:10:244:1::/64"]"#), "{text}");
+        let text = objects(&Topology { cni: Cni::Vpc, ..Topology::default() });
+        assert!(!text.contains("podCIDR") && text.contains("name: n2"), "{text}");
     }
 }

@@ -41,6 +41,8 @@ pub enum Cni {
     KubeRouter,
     /// Calico's DaemonSet, which carries what pods send to other nodes in VXLAN, and enforces network policies.
     Calico,
+    /// The AWS VPC CNI's DaemonSet: pods have addresses of their node's two cards, to which a VPC leads. IPv4 alone.
+    Vpc,
     /// None, until a test installs one. Nodes are not ready before, and the start does not wait for them.
     Nobody,
 }
@@ -51,7 +53,12 @@ impl Cni {
         match self {
             Self::Flannel => Some("vxlan"),
             Self::FlannelHostGateway => Some("host-gw"),
-            Self::Bridge | Self::PointToPoint | Self::KubeRouter | Self::Calico | Self::Nobody => None,
+            Self::Bridge
+            | Self::PointToPoint
+            | Self::KubeRouter
+            | Self::Calico
+            | Self::Vpc
+            | Self::Nobody => None,
         }
     }
 
@@ -62,6 +69,7 @@ impl Cni {
             Self::Flannel | Self::FlannelHostGateway => Some("flannel"),
             Self::KubeRouter => Some("kube-router"),
             Self::Calico => Some("calico"),
+            Self::Vpc => Some("vpc-cni"),
             Self::Bridge | Self::PointToPoint | Self::Nobody => None,
         }
     }
@@ -141,6 +149,9 @@ impl Default for Topology {
 impl Topology {
     /// Rejects what cannot be built.
     pub(crate) fn check(&self) -> Result<(), ClusterError> {
+        if self.cni == Cni::Vpc && self.family == Family::Dual {
+            return Err(ClusterError::OneFamily);
+        }
         if (1..=NODES_MAX).contains(&self.nodes) {
             return Ok(());
         }
@@ -269,7 +280,7 @@ macro_rules! words {
 words!(Init: Script "script", Systemd "systemd");
 words!(
     Cni: Bridge "bridge", PointToPoint "ptp", Flannel "flannel", FlannelHostGateway "flannel-host-gw",
-    KubeRouter "kube-router", Calico "calico", Nobody "nobody"
+    KubeRouter "kube-router", Calico "calico", Vpc "vpc", Nobody "nobody"
 );
 words!(Family: Ipv4 "ipv4", Dual "dual");
 words!(Mode: Nftables "nftables", Iptables "iptables");
@@ -283,6 +294,12 @@ mod tests {
         let of = |nodes| Topology { nodes, ..Topology::default() };
         assert!(of(1).check().is_ok() && of(3).check().is_ok());
         assert!(of(0).check().is_err() && of(4).check().is_err());
+    }
+
+    #[test]
+    fn a_vpc_has_one_family() {
+        let of = |family| Topology { cni: Cni::Vpc, family, ..Topology::default() };
+        assert!(of(Family::Ipv4).check().is_ok() && of(Family::Dual).check().is_err());
     }
 
     #[test]
@@ -315,7 +332,7 @@ mod tests {
         assert_eq!("ptp".parse::<Cni>().unwrap().to_string(), "ptp");
         assert_eq!(
             "ptpx".parse::<Cni>().unwrap_err().to_string(),
-            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw kube-router calico nobody"
+            "`ptpx` is not understood: one of bridge ptp flannel flannel-host-gw kube-router calico vpc nobody"
         );
     }
 }
