@@ -1,12 +1,12 @@
-//! holdfast as the only proxy beside a real kube-router, on two nodes: Kubernetes' own tests, and what network policies
-//! let pass and stop, as with kube-proxy.
+//! holdfast as the only proxy beside a real kube-router, on two nodes: what network policies let pass and stop, as with
+//! kube-proxy. Kubernetes' own tests run there by `make conformance SHORT=1 CNI=kube-router`.
 //! `make part PART=kube-router` builds what it needs and runs this.
 //!
 //! Invariant: policies are asked about in clusters of IPv4 alone. With IPv6, kube-router 2.1.0 takes no policy with
 //! rules, because it names its sets otherwise than its rules do
 //! (<https://github.com/cloudnativelabs/kube-router/issues/1653>).
 
-// The results of Kubernetes' tests and the verdicts are printed.
+// The verdicts are printed.
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
@@ -23,17 +23,12 @@ mod typing;
 #[cfg(test)]
 mod tests {
     use expect_test::expect_file;
-    use holdfast_conformance::{
-        Baseline, Cluster, Cni, Comparison, Exceptions, Family, Mode, Proxy, Suite, Topology, layer,
-    };
+    use holdfast_conformance::{Cni, Family, Mode, Proxy, Topology, layer};
 
+    use super::firewall;
     use super::later::{self, Firewall};
     use super::policies::stage::Stage;
     use super::policies::verdicts::{Difference, compare, table};
-    use super::{firewall, typing};
-
-    /// The tests of the short form.
-    const SHORT_MIN: usize = 24;
 
     /// What kube-proxy does; UPDATE_EXPECT=1 writes it anew.
     const RECORDED: &str = include_str!("verdicts.tsv");
@@ -63,20 +58,6 @@ mod tests {
         let cards = proxy == holdfast(EVERY_SWITCH);
         let topology = Topology { cni, proxy, layers, cards, family: Family::Ipv4, ..Topology::default() };
         Stage::start(topology, "run through nw policy POLICY\"")
-    }
-
-    #[test]
-    fn holdfast_does_beside_kube_router_what_kube_proxy_does() {
-        let topology = Topology { cni: Cni::KubeRouter, proxy: holdfast(""), ..Topology::default() };
-        let cluster = Cluster::start(&topology).unwrap();
-        let report = Suite::run(&Suite::short().selection, &cluster).unwrap();
-        let baseline = Baseline::load(&cluster.topology().id()).unwrap();
-        let comparison = Comparison::new(&baseline, &report, &Exceptions::read().unwrap());
-        println!("{comparison}{} passed", comparison.passed);
-        assert!(!baseline.is_empty() && comparison.failed() == 0, "{comparison}");
-        assert!(comparison.passed >= SHORT_MIN, "{comparison}");
-        let datapath = typing::typed(&cluster, "n1", "holdfast datapath");
-        assert!(datapath.contains("packets go through the stack: table ip"), "{datapath}");
     }
 
     #[test]
