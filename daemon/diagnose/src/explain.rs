@@ -580,10 +580,13 @@ impl ResolvedQuery {
     fn describe_failures(&self, given: &ExplainEvidence) -> String {
         let of = |it: &Subject| failing_backends::describe_failing(&given.datapath, it, self.asked_backend());
         let failing: Vec<String> = self.subjects.iter().flat_map(of).collect();
-        match (failing.first(), failing.len()) {
-            (None, _) => String::new(),
-            (Some(first), 1) => format!(" But {first}."),
-            (Some(first), count) => format!(" But {first}, and {} more fail clients.", count - 1),
+        let Some(first) = failing.first() else { return String::new() };
+        // One backend has a line for each frontend.
+        let backends: BTreeSet<_> = failing.iter().filter_map(|line| line.split(' ').next()).collect();
+        match backends.len() {
+            0 | 1 => format!(" But {first}."),
+            2 => format!(" But {first}, and another backend fails clients too."),
+            count => format!(" But {first}, and {} other backends fail clients too.", count - 1),
         }
     }
 
