@@ -23,7 +23,7 @@ const CA: &str = "install -D -m 644 /etc/kubernetes/ca.pem /etc/kubernetes/pki/c
 struct Page {
     /// The block for this distribution.
     install: String,
-    rights: [String; 2],
+    rights: [String; 3],
     token: String,
     /// A configuration with kubelet's credential, and one with a token.
     configs: [String; 2],
@@ -35,14 +35,14 @@ struct Page {
 impl Page {
     fn read() -> Self {
         let [_make, install, _compare] = blocks("From packages");
-        let [rights, nodes, token, kubelet, by_token, start, back, purge, _kubeadm] =
+        let [rights, nodes, token, kubelet, by_token, start, diagnose, back, purge, _kubeadm] =
             blocks("On a node of a cluster");
         let with_apt = |block: &str| block.lines().find(|line| line.starts_with("apt ")).unwrap().to_owned();
         let own = format!("[\"{SOMEBODYS}\", \"https://10.0.0.11:6443\"]");
         let filled = |block: String| format!("\n{}", block.replace(&own, &format!("[\"{APISERVER}\"]")));
         Self {
             install: with_apt(&install),
-            rights: [rights, nodes],
+            rights: [rights, nodes, diagnose],
             token,
             configs: [kubelet, by_token].map(filled),
             start,
