@@ -24,13 +24,13 @@ fn is_good(cluster: &Cluster, node: &str, path: &str) -> bool {
 
 /// The versions of all containers there: a pod has an init container and the daemon's.
 fn version(cluster: &Cluster, node: &str) -> String {
-    typed(cluster, node, "ctr -n k8s.io containers ls | grep -o 'holdfast.io/holdfast:[0-9.]*' | sort -u")
+    typed(cluster, node, "ctr -n k8s.io containers ls | grep -o 'holdfast.io/holdfast:[0-9a-z.-]*' | sort -u")
 }
 
 /// Puts the version into the file, as the page says.
 fn put(cluster: &Cluster, node: &str, install: &str, to: &str) {
     let file = "contrib/kubernetes/static-pod.yaml";
-    follow(cluster, node, &format!("sed -i 's#holdfast:[0-9.]*#holdfast:{to}#' {file}"));
+    follow(cluster, node, &format!("sed -i 's#holdfast:[0-9a-z.-]*#holdfast:{to}#' {file}"));
     follow(cluster, node, install);
 }
 
