@@ -567,34 +567,8 @@ impl ResolvedQuery {
             closed_ports: given.closed_health_ports(view),
             node_port_listeners: given.describe_other_processes(subject),
             refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
-            failing_backends: failing_backends::describe_failing(
-                &given.datapath,
-                subject,
-                self.asked_backend(),
-            ),
+            failing_backends: self.failing_backends(given, subject),
             history: given.history(&view.key.name),
-        }
-    }
-
-    /// A sentence about backends of the answer that fail clients.
-    fn describe_failures(&self, given: &ExplainEvidence) -> String {
-        let of = |it: &Subject| failing_backends::describe_failing(&given.datapath, it, self.asked_backend());
-        let failing: Vec<String> = self.subjects.iter().flat_map(of).collect();
-        let Some(first) = failing.first() else { return String::new() };
-        // One backend has a line for each frontend.
-        let backends: BTreeSet<_> = failing.iter().filter_map(|line| line.split(' ').next()).collect();
-        match backends.len() {
-            0 | 1 => format!(" But {first}."),
-            2 => format!(" But {first}, and another backend fails clients too."),
-            count => format!(" But {first}, and {} other backends fail clients too.", count - 1),
-        }
-    }
-
-    /// The backend that the query names.
-    fn asked_backend(&self) -> Option<SocketAddr> {
-        match &self.query {
-            ExplainQuery::Address(dialled) if self.found == QueryMatch::Backend => Some(dialled.address),
-            _ => None,
         }
     }
 }

@@ -84,12 +84,12 @@ pub(super) fn check_listener(case: &Case<'_>) -> Judgement {
         None => {
             let of_it = |it: &&NodePortListener| it.service == *case.name();
             known = case.node_port_listeners().iter().filter(of_it).map(Listener::from).collect();
+            if known.is_empty() {
+                return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
+            }
             &known
         }
     };
-    if listeners.is_empty() && case.listeners().answer().is_none() {
-        return judge_unavailable(case.listeners(), "Which processes listen on its node ports");
-    }
     let families: BTreeSet<Family> =
         case.frontends_with_type(FrontendType::NodePort).map(|it| Family::from_address(it.address)).collect();
     let conflicts = |it: &&Listener| {

@@ -3,6 +3,7 @@
 //! Invariant: a backend is named while its service sends it clients. Any host may forge a refusal in a backend's name,
 //! so this is a reason to look.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 
@@ -12,7 +13,8 @@ use holdfast_status::datapath::{BackendRefusal, Status};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::Owners;
 
-use super::query_match::Subject;
+use super::query_match::{ExplainQuery, QueryMatch, Subject};
+use super::{ExplainEvidence, ResolvedQuery};
 
 /// The most backends of one service that are named.
 const BACKENDS_MAX: usize = 16;
@@ -40,12 +42,37 @@ fn dialled_key(failure: &BackendRefusal) -> Option<FrontendKey> {
     Some(FrontendKey { address: failure.frontend.ip(), port, transport: failure.transport })
 }
 
+impl ResolvedQuery {
+    /// The backends of the query that failed clients, each in a sentence.
+    pub(super) fn failing_backends(&self, given: &ExplainEvidence, subject: &Subject) -> Vec<String> {
+        describe_failing(&given.datapath, subject, self.asked_backend())
+    }
+
+    /// A sentence about backends of the answer that fail clients.
+    pub(super) fn describe_failures(&self, given: &ExplainEvidence) -> String {
+        let failing: Vec<String> =
+            self.subjects.iter().flat_map(|it| self.failing_backends(given, it)).collect();
+        let Some(first) = failing.first() else { return String::new() };
+        // One backend has a line for each frontend.
+        let backends: BTreeSet<_> = failing.iter().filter_map(|line| line.split(' ').next()).collect();
+        match backends.len() {
+            0 | 1 => format!(" But {first}."),
+            2 => format!(" But {first}, and another backend fails clients too."),
+            count => format!(" But {first}, and {} other backends fail clients too.", count - 1),
+        }
+    }
+
+    /// The backend that the query names.
+    fn asked_backend(&self) -> Option<SocketAddr> {
+        match &self.query {
+            ExplainQuery::Address(dialled) if self.found == QueryMatch::Backend => Some(dialled.address),
+            _ => None,
+        }
+    }
+}
+
 /// The backends at these frontends that failed clients, each in a sentence; of a query for one backend, that one.
-pub(super) fn describe_failing(
-    datapath: &DatapathView,
-    subject: &Subject,
-    only: Option<SocketAddr>,
-) -> Vec<String> {
+fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<SocketAddr>) -> Vec<String> {
     let Some(status) = datapath.status() else { return Vec::new() };
     let is_its = |it: &BackendRefusal| {
         let mut dialled = subject.frontends().filter(|frontend| is_dialled(frontend, it));
