@@ -7,12 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::words;
-use holdfast_diagnose::explain::takes_clients;
+use holdfast_diagnose::explain::find_failing_owner;
 use holdfast_status::datapath::{BackendRefusals, Status};
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
@@ -69,16 +68,17 @@ pub(super) fn find_failing<'a>(snapshot: &'a Snapshot, datapath: &DatapathView) 
     let owners = Owners::from_snapshot(snapshot, failures.keys().filter_map(dialled_key));
     let mut all = Vec::new();
     for (dialled, backends) in failures {
-        let Some(owner) = dialled_key(&dialled).and_then(|key| owners.find_owner(&key)) else { continue };
-        let used = backends.into_iter().filter(|((backend, _), _)| takes_clients(owner.0, owner.1, *backend));
-        all.extend(used.map(|((backend, how), at)| Failing { owner, backend, how, dialled, at }));
+        let Some(key) = dialled_key(&dialled) else { continue };
+        all.extend(backends.into_iter().filter_map(|((backend, how), at)| {
+            let owner = find_failing_owner(&owners, &key, backend)?;
+            Some(Failing { owner, backend, how, dialled, at })
+        }));
     }
     all
 }
 
 fn dialled_key((address, transport): &(SocketAddr, Transport)) -> Option<FrontendKey> {
-    let port = NonZeroU16::new(address.port())?;
-    Some(FrontendKey { address: address.ip(), port, transport: *transport })
+    FrontendKey::from_socket(*address, *transport)
 }
 
 /// The first backends that fail clients, and how many more there are.

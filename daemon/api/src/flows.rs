@@ -4,7 +4,6 @@
 //! counted. A row names the current service of the frontend: a flow may outlive the service that it began with.
 
 use std::net::{IpAddr, SocketAddr};
-use std::num::NonZeroU16;
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -191,8 +190,7 @@ impl Said {
 }
 
 fn frontend_key(flow: &Flow) -> Option<FrontendKey> {
-    let port = NonZeroU16::new(flow.frontend.port())?;
-    Some(FrontendKey { address: flow.frontend.ip(), port, transport: flow.transport })
+    FrontendKey::from_socket(flow.frontend, flow.transport)
 }
 
 impl<'a> FlowRow<'a> {

@@ -6,7 +6,7 @@
 use alloc::sync::Arc;
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use core::net::IpAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
 use crate::limits;
@@ -256,6 +256,13 @@ pub struct FrontendKey {
 
 counted_key!(FrontendKey { address, port, transport });
 
+impl FrontendKey {
+    /// The frontend at this address; `None`: no client can dial port 0.
+    pub fn from_socket(at: SocketAddr, transport: Transport) -> Option<Self> {
+        Some(Self { address: at.ip(), port: NonZeroU16::new(at.port())?, transport })
+    }
+}
+
 /// Hashes as few words as hold the key, because no key is hashed more often. An IPv4 and an IPv6 key may share their
 /// words, but no more than two keys do.
 impl Hash for FrontendKey {
@@ -275,7 +282,7 @@ impl Hash for FrontendKey {
 
 impl fmt::Display for FrontendKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", core::net::SocketAddr::new(self.address, self.port.get()), self.transport)
+        write!(f, "{}/{}", SocketAddr::new(self.address, self.port.get()), self.transport)
     }
 }
 

@@ -5,7 +5,6 @@
 
 use std::io::PipeReader;
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -90,7 +89,7 @@ fn decode_refusal(bytes: &[u8]) -> Option<Refusal> {
         comm: String::from_utf8_lossy(comm).into_owned(),
         cgroup: it.cgroup,
         netns: it.netns,
-        frontend: FrontendKey { address: address.ip(), port: NonZeroU16::new(address.port())?, transport },
+        frontend: FrontendKey::from_socket(address, transport)?,
         port: PortIndex(it.port_and_share & ((1 << QUOTA_SHIFT) - 1)),
         quota: refusal_quota(&it),
         denial: if dropped { Denial::Dropped } else { Denial::Refused },

@@ -36,7 +36,7 @@ use details::{AppliedState, DesiredState, RejectedUpdate};
 pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
-pub use failing_backends::takes_clients;
+pub use failing_backends::find_failing_owner;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;

@@ -200,10 +200,7 @@ pub(super) fn set_probeable_backends(
     (settings, node): (&Settings, &NodeFacts),
 ) {
     let is_tenants = known.key.source.is_tenant_writable();
-    let is_given = |backend: SocketAddr| {
-        let port = NonZeroU16::new(backend.port())?;
-        frontends.get(&FrontendKey { address: backend.ip(), port, transport: Transport::Tcp })
-    };
+    let is_given = |backend: SocketAddr| frontends.get(&FrontendKey::from_socket(backend, Transport::Tcp)?);
     let is_open = |backend: SocketAddr| {
         !is_tenants
             || is_pod_address(backend.ip(), node, settings)

@@ -5,13 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use holdfast_status::datapath::{BackendRefusal, Status};
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::refusals::Owners;
+use holdfast_status::views::refusals::{FrontendOwner, Owners};
 
 use super::query_match::{ExplainQuery, QueryMatch, Subject};
 use super::{ExplainEvidence, ResolvedQuery};
@@ -20,7 +19,7 @@ use super::{ExplainEvidence, ResolvedQuery};
 const BACKENDS_MAX: usize = 16;
 
 /// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.
-pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
+fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
     let port = frontend.position.and_then(|position| view.ports.get(position));
     let row = port.and_then(|port| port.rows.find(backend));
     row.is_some_and(|row| row.is_chosen())
@@ -31,15 +30,22 @@ pub(super) fn has_failing(snapshot: &Snapshot, datapath: &DatapathView) -> bool 
     let Some(status) = datapath.status() else { return false };
     let failures: Vec<BackendRefusal> = list_failures(status).map(|(it, ..)| it).collect();
     let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(dialled_key));
-    failures.iter().any(|it| {
-        let owner = dialled_key(it).and_then(|key| owners.find_owner(&key));
-        owner.is_some_and(|(view, frontend)| takes_clients(view, frontend, it.backend))
-    })
+    failures
+        .iter()
+        .any(|it| dialled_key(it).is_some_and(|key| find_failing_owner(&owners, &key, it.backend).is_some()))
+}
+
+/// The service that sends clients of what was dialled to this backend, which failed one; `None`: it sends none any more.
+pub fn find_failing_owner<'a>(
+    owners: &Owners<'a>,
+    dialled: &FrontendKey,
+    backend: SocketAddr,
+) -> Option<FrontendOwner<'a>> {
+    owners.find_owner(dialled).filter(|(view, frontend)| takes_clients(view, frontend, backend))
 }
 
 fn dialled_key(failure: &BackendRefusal) -> Option<FrontendKey> {
-    let port = NonZeroU16::new(failure.frontend.port())?;
-    Some(FrontendKey { address: failure.frontend.ip(), port, transport: failure.transport })
+    FrontendKey::from_socket(failure.frontend, failure.transport)
 }
 
 impl ResolvedQuery {

@@ -4,7 +4,6 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use holdfast_core::keys::{Family, FrontendKey, Transport};
@@ -71,14 +70,14 @@ impl BackendLookup {
             Transport::Udp => self.suspects.get(&cookie).filter(|it| it.backend == backend)?.dialled,
             Transport::Sctp => return None,
         };
-        frontend_key(dialled, transport)
+        FrontendKey::from_socket(dialled, transport)
     }
 
     /// Whether a connected UDP socket may be stale. It excludes pods' sockets if those are not ended, because they
     /// would take the space of others.
     fn may_be_stale(&self, connection: &UdpConnection) -> bool {
         let is_own_netns = self.netns.is_none_or(|own| own == connection.netns);
-        let dialled = frontend_key(connection.dialled, Transport::Udp);
+        let dialled = FrontendKey::from_socket(connection.dialled, Transport::Udp);
         is_own_netns && dialled.is_some_and(|dialled| !self.may_serve(&dialled, connection.backend))
     }
 
@@ -122,10 +121,6 @@ impl StaleJudge for BackendLookup {
         // Checked last: if the maps are not outgrown now, programs read the same ones.
         (0..LOOKS).all(|_| !self.may_serve(&dialled, socket.peer)) && !self.generation.is_outgrown()
     }
-}
-
-fn frontend_key(dialled: SocketAddr, transport: Transport) -> Option<FrontendKey> {
-    Some(FrontendKey { address: dialled.ip(), port: NonZeroU16::new(dialled.port())?, transport })
 }
 
 #[cfg(test)]
