@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn sockets_that_share_an_address_count_once() {
-        let sockets = [3, 7, 5].map(|inode| ListeningSocket { inode, ..socket("0.0.0.0", PORT) });
+        let sockets = [7, 3, 5].map(|inode| ListeningSocket { inode, ..socket("0.0.0.0", PORT) });
         let snapshot = everything();
         let found = select_sockets(&list_node_ports(&snapshot), &snapshot.node, Transport::Tcp, &sockets);
         assert_eq!(found.values().map(|(inode, _)| *inode).collect::<Vec<_>>(), [3]);

@@ -167,3 +167,28 @@ fn describe_sources(readings: &Readings, snapshot: &Snapshot) -> String {
     };
     format!("{read}{waits}")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use holdfast_agent::readings::RefusedReload;
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::fixture::{many, readings};
+
+    /// The daemon may find a file that it does not take, also where nobody knows of a fault in it.
+    #[test]
+    fn after_a_refused_reload_no_restart_is_called_safe() {
+        for (start, expected) in
+            [(StartOutcome::Fails, "a restart fails"), (StartOutcome::Unknown, "a restart may fail")]
+        {
+            let mut readings = readings(watch::channel(Arc::new(many(1, 1))).1);
+            let refused = RefusedReload { start, ..RefusedReload::from_reason("no such key") };
+            readings.refused_reload = watch::channel(Some(refused)).1;
+            let said = describe_restart(&readings, &many(1, 1), &[]);
+            assert!(said.starts_with(expected), "{said}");
+        }
+    }
+}

@@ -18,7 +18,6 @@ use holdfast_config::{Config, ConfigErrors, ConfigFile};
 use holdfast_host::logging::Logging;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_kubernetes::apiserver::Access;
-use holdfast_standalone::blocks::Blocks;
 
 /// How long a reload waits for its files and for a slot in the engine's queue: less than a client of the socket
 /// waits.
@@ -139,21 +138,12 @@ impl Reload {
         check_restartable(&config)?;
         let (in_force, _) = self.config.borrow().merge_reload(config.clone());
         in_force.check_admin_address().map_err(AppError::NeedsRestart)?;
-        let blocks = self.parse_blocks(&in_force, &config)?;
+        let blocks = settings::parse_blocks(&in_force, &self.file.path)?;
         start::warn_about_missing(&config);
         let path = self.file.path.clone();
         let reading = tokio::task::spawn_blocking(move || load_edition(&path));
         let edition = reading.await.map_err(|error| AppError::Runtime(error.into()))?;
         Ok(LoadedConfig { config, blocks, edition })
-    }
-
-    /// The blocks, beside the keys in force. A file that is legal by its own keys only waits for a restart.
-    fn parse_blocks(&self, in_force: &Config, config: &Config) -> Result<Blocks, AppError> {
-        let path = &self.file.path;
-        settings::parse_blocks(in_force, path).map_err(|error| match settings::parse_blocks(config, path) {
-            Ok(_) => AppError::NeedsRestart(error.to_string()),
-            Err(error) => error,
-        })
     }
 
     /// Applies new addresses and credentials of the apiserver, if one is used.

@@ -22,8 +22,13 @@ fn a_service_without_backends_is_an_outage_only_if_nobody_asked_for_it() {
             (frontend.verdict, frontend.reason) = (Verdict::Refusing, Some(reason));
         }
         snapshot.services.set(id, Some(Arc::new(view)));
-        let ran = serve_with(snapshot, well_in_memory).ask(&["status"]);
+        let served = serve_with(snapshot, well_in_memory);
+        let ran = served.ask(&["status"]);
         assert_eq!(ran.exit, expected, "{reason}: {}", ran.out);
+        for table in ["services", "frontends", "backends"] {
+            let shown = served.ask(&[table]).out;
+            assert_eq!(shown.contains("outage"), expected == Exit::Finding, "{reason}: {shown}");
+        }
         let title = if expected == Exit::Good { "not serving, yet or on purpose\n" } else { "not serving\n" };
         let group = format!("{title}  1 refusing ({reason}) since");
         assert!(ran.out.contains(&group), "{}", ran.out);
@@ -48,6 +53,15 @@ fn clients_that_the_node_has_no_room_for_are_a_finding_and_those_that_a_rule_kee
         assert_eq!(ran.exit, expected, "{cause:?}: {}", ran.out);
         assert_eq!(ran.out.contains("clients that this node has no room for\n"), cause.is_shortage());
     }
+}
+
+#[test]
+fn an_empty_table_of_refusals_is_not_taken_for_all_well() {
+    let served = serve_with(many(1, 1), |readings| {
+        readings.refusals = holdfast_agent::datapath::RefusalLog::none();
+    });
+    let said = served.ask(&["refusals"]).out;
+    assert!(said.contains("`holdfast status` names backends that refuse clients"), "{said}");
 }
 
 #[test]
