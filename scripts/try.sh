@@ -61,6 +61,8 @@ begin() {
 	trap 'exit 143' TERM
 	trap 'exit 129' HUP
 	trap - PIPE
+	# One that was interrupted here has left a part of it.
+	rm -rf "$demo/before.new"
 	cp -r "$demo/manifests" "$demo/before.new"
 	mv "$demo/before.new" "$demo/before"
 	put_manifests "$demo/original"

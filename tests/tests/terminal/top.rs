@@ -190,6 +190,7 @@ fn hostile_answer(request: &str) -> String {
         ),
         "/datapath" => r#"{"other_proxies":[],"kernel":null}"#.to_owned(),
         "/apiserver" => r#"{"enabled":false,"watches":[]}"#.to_owned(),
+        "/config" => r#"{"services":{}}"#.to_owned(),
         "/history" => "\x1b[2Jold\r\n".to_owned(),
         _ => format!(
             r#"{{"services":[{},{}],"totals":{{"services":2,"frontends":0,"backends":0,"drained":0,"held":0,

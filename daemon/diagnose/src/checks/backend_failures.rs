@@ -241,7 +241,7 @@ fn interpret_refusals(case: &Case<'_>, all: &[&Probe], failed: &[&Probe]) -> (St
     }
 }
 
-/// The meaning of refused connections to backends of a [[service]] block, and remedies.
+/// The meaning of refused connections to backends of a `[[service]]` block, and remedies.
 pub(super) fn interpret_silent_block(case: &Case<'_>, failed: &[&Probe]) -> (String, Vec<Remedy>) {
     let named = join_names(failed.iter().map(|it| it.to));
     let meaning = format!("Nothing listens at {named}.{}", describe_other_listeners(case, failed));

@@ -35,7 +35,8 @@ pub(super) fn has_failing(snapshot: &Snapshot, datapath: &DatapathView) -> bool 
         .any(|it| dialled_key(it).is_some_and(|key| find_failing_owner(&owners, &key, it.backend).is_some()))
 }
 
-/// The service that sends clients of what was dialled to this backend, which failed one; `None`: it sends none any more.
+/// The service that sends clients of what was dialled to this backend, which failed one. `None`: it sends none any
+/// more.
 pub fn find_failing_owner<'a>(
     owners: &Owners<'a>,
     dialled: &FrontendKey,

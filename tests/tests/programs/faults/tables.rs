@@ -111,7 +111,7 @@ const NODE_PORT: &[Ask] = &[
 const TWO_SERVICES: &[Ask] = &[
     Ask::new(&["services"], 0, &["shop/web ClusterIP conflict claimed outage 1 0/1", "1 of 2 fails", NEXT]),
     Ask::new(&["frontends"], 0, &["10.96.0.10:80/TCP conflict claimed outage", NEXT]),
-    Ask::new(&["backends"], 0, &["10.1.0.2:8080/TCP unused conflict - ready"]),
+    Ask::new(&["backends"], 0, &["10.1.0.2:8080/TCP unused conflict outage ready"]),
     Ask::new(&["status"], 1, &["backends 1 of 2 in use"]),
 ];
 
