@@ -177,6 +177,10 @@ impl Table for Frontends {
         Self(TroubleIndex::from_readings(readings))
     }
 
+    fn is_at_node_ports(row: &FrontendRow<'_>) -> bool {
+        row.address.is_unspecified()
+    }
+
     fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
         !filter.has_row_filter() || view.frontends.iter().any(|frontend| matches_filter(frontend, filter))
     }

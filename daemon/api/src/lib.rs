@@ -27,6 +27,7 @@ mod failing_backends;
 #[path = "tests/fixture.rs"]
 pub mod fixture;
 mod flows;
+mod footer;
 mod forget;
 pub mod form;
 mod frontends;

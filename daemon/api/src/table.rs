@@ -16,11 +16,11 @@ use futures_core::Stream;
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::ObjectName;
 use holdfast_core::snapshot::{ServiceView, Snapshot};
-use holdfast_status::printable::Printable;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+use super::footer::Footer;
 use super::form::Form;
 use super::limits;
 use super::query::Filter;
@@ -28,8 +28,6 @@ use super::response::typed_response;
 use super::text_table::{Cells, ColumnWidths};
 use super::{response_schema, stale};
 use holdfast_agent::readings::Readings;
-use holdfast_kubernetes::source::is_away;
-use std::time::Instant;
 
 /// A column of the text: its title and its cells.
 pub(super) struct Column<T: Table> {
@@ -80,6 +78,11 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
 
     /// The service of a row that `holdfast status` counts as failing.
     fn failing_service<'r>(row: &'r Self::Row<'_>) -> Option<&'r ObjectName>;
+
+    /// Whether a row has a star in place of the addresses of this node.
+    fn is_at_node_ports(_row: &Self::Row<'_>) -> bool {
+        false
+    }
 
     /// Drops the data for the rows of earlier services.
     fn clear_group(&mut self) {}
@@ -216,12 +219,11 @@ pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form
     let widths = ColumnWidths::default();
     let cells = Cells::default();
     let stage = TableStage::first(form);
-    let is_unheard = is_away(&readings.watches.current(), Instant::now());
-    let failures = FailureCount { is_unheard, ..FailureCount::default() };
+    let footer = Footer::from_readings(readings);
     let now = readings.now();
     let (measured, turn_ended) = (0, false);
     let answer =
-        TableStream { walk, snapshot, form, now, widths, cells, stage, failures, measured, turn_ended };
+        TableStream { walk, snapshot, form, now, widths, cells, stage, footer, measured, turn_ended };
     let chunks = YieldingStream { answer, has_yielded: true };
     typed_response(StatusCode::OK, form.content_type(), Body::from_stream(chunks))
 }
@@ -264,47 +266,6 @@ impl TableStage {
     }
 }
 
-/// How many of the written rows fail, and whose they are.
-#[derive(Debug, Default)]
-struct FailureCount {
-    rows: usize,
-    failing: usize,
-    first: Option<ObjectName>,
-    are_several_services: bool,
-    /// Whether this node hears of no change, so that the rows may be old.
-    is_unheard: bool,
-}
-
-impl FailureCount {
-    fn count_row(&mut self, failing: Option<&ObjectName>) {
-        self.rows += 1;
-        let Some(service) = failing else { return };
-        self.failing += 1;
-        self.are_several_services |= self.first.get_or_insert_with(|| service.clone()) != service;
-    }
-
-    /// Writes the next command to type, if any row fails or may be old.
-    fn write(&self, out: &mut Vec<u8>) {
-        self.write_failing(out);
-        if self.is_unheard {
-            out.extend_from_slice(
-                b"\nthe apiserver is not heard, so this may be old; next: holdfast apiserver\n",
-            );
-        }
-    }
-
-    fn write_failing(&self, out: &mut Vec<u8>) {
-        let Self { rows, failing, first, are_several_services, .. } = self;
-        let Some(service) = first else { return };
-        let fail = if *failing == 1 { "fails" } else { "fail" };
-        let next = match are_several_services {
-            true => "holdfast status".to_owned(),
-            false => format!("holdfast diagnose {}", Printable(service)),
-        };
-        out.extend_from_slice(format!("\n{failing} of {rows} {fail}; next: {next}\n").as_bytes());
-    }
-}
-
 struct TableStream<T: Table> {
     walk: RowCursor<T>,
     snapshot: Arc<Snapshot>,
@@ -313,7 +274,7 @@ struct TableStream<T: Table> {
     widths: ColumnWidths,
     cells: Cells,
     stage: TableStage,
-    failures: FailureCount,
+    footer: Footer,
     /// How many rows were measured before the first was written.
     measured: usize,
     /// Whether the turn is over before a chunk is full.
@@ -401,12 +362,12 @@ impl<T: Table> TableStream<T> {
                     return self.stage;
                 }
                 SeekResult::Row(row) => {
-                    self.failures.count_row(T::failing_service(&row));
+                    self.footer.count_row(T::failing_service(&row), T::is_at_node_ports(&row));
                     fill_line::<T>(&row, self.form, (&mut self.cells, self.now));
                 }
             },
             TableStage::Tail | TableStage::Done => {
-                self.failures.write(out);
+                self.footer.write(&self.snapshot.node, out);
                 T::write_tail(&self.snapshot, self.form, out);
                 stale::write(&self.snapshot, (self.form, self.now), out);
                 return TableStage::Done;
@@ -464,10 +425,10 @@ mod tests {
         let widths = ColumnWidths::default();
         let cells = Cells::default();
         let (snapshot, stage, now) = (Arc::new(snapshot), TableStage::first(form), Timestamp(0));
-        let failures = FailureCount::default();
+        let footer = Footer::default();
         let (measured, turn_ended) = (0, false);
         let answer =
-            TableStream { walk, snapshot, form, now, widths, cells, stage, failures, measured, turn_ended };
+            TableStream { walk, snapshot, form, now, widths, cells, stage, footer, measured, turn_ended };
         YieldingStream { answer, has_yielded: true }
     }
 
@@ -526,31 +487,6 @@ mod tests {
             _ => 0,
         };
         assert_eq!(polls.iter().map(lines).sum::<usize>(), 10_001, "the heading and all rows");
-    }
-
-    #[test]
-    fn the_line_below_a_table_names_the_next_command() {
-        let [web, api] = ["web", "api"].map(|name| ObjectName::new("shop", name).unwrap());
-        for (rows, expected) in [
-            (vec![None, None], ""),
-            (vec![Some(&web), None], "\n1 of 2 fails; next: holdfast diagnose shop/web\n"),
-            (vec![Some(&web), Some(&web)], "\n2 of 2 fail; next: holdfast diagnose shop/web\n"),
-            (vec![Some(&web), None, Some(&api)], "\n2 of 3 fail; next: holdfast status\n"),
-        ] {
-            let mut count = FailureCount::default();
-            rows.into_iter().for_each(|failing| count.count_row(failing));
-            let mut out = Vec::new();
-            count.write(&mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), expected);
-        }
-    }
-
-    #[test]
-    fn a_table_that_may_be_old_says_so() {
-        let mut out = Vec::new();
-        FailureCount { is_unheard: true, ..FailureCount::default() }.write(&mut out);
-        let expected = "\nthe apiserver is not heard, so this may be old; next: holdfast apiserver\n";
-        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

@@ -21,6 +21,9 @@ const NAMING_CELLS: usize = 4;
 /// What the line below a table has that counts the failing rows. It is no row.
 const NEXT_COMMAND: &str = "; next: holdfast ";
 
+/// How the line below a table begins that explains a star. It is no row either.
+const STAR: &str = "* at ";
+
 /// Follows a table until interrupted, or until its output closes.
 pub(super) fn follow_table(
     client: &Client,
@@ -54,6 +57,10 @@ fn read_table(client: &Client, path: &str) -> Result<String, ClientError> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+fn is_row(line: &str) -> bool {
+    !line.is_empty() && !line.contains(NEXT_COMMAND) && !line.starts_with(STAR)
+}
+
 /// The rows as they were written last: the cells by what names the row.
 #[derive(Debug, Default)]
 struct Rows(BTreeMap<Vec<String>, Vec<String>>);
@@ -67,7 +74,7 @@ impl Rows {
             // An age grows without a change.
             let cells: Vec<String> = remove_ages(line).split_whitespace().map(str::to_owned).collect();
             let name: Vec<String> = cells.iter().take(NAMING_CELLS).cloned().collect();
-            let is_row = place > 0 && !line.is_empty() && !line.contains(NEXT_COMMAND);
+            let is_row = place > 0 && is_row(line);
             let is_written = if is_row { self.0.get(&name) != Some(&cells) } else { with_title };
             if is_written {
                 text.push_str(line);
@@ -105,8 +112,8 @@ mod tests {
     #[test]
     fn the_line_below_a_table_is_no_row() {
         let mut rows = Rows::default();
-        let failing =
-            "SERVICE  PORT\na/web  http  x  1  refused\n\n1 of 1 fails; next: holdfast diagnose a/web\n";
+        let failing = "SERVICE  PORT\na/web  http  x  1  refused\n\n* at a node port: 192.0.2.1\n\n1 of 1 needs attention; next: \
+             holdfast diagnose a/web\n";
         assert_eq!(rows.update(failing, true), failing);
         assert_eq!(rows.update(failing, false), "");
         let well = "SERVICE  PORT\na/web  http  x  1  -\n";

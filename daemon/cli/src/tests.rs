@@ -82,7 +82,9 @@ fn a_table_equals_the_answer_of_the_api() {
             SERVICE      PORT  TYPE      FRONTEND     VERDICT  REASON  FAILS      BACKENDS
             default/web  http  NodePort  *:30080/TCP  serving  -       node-port  10.1.0.1:8080
 
-            1 of 1 fails; next: holdfast diagnose default/web
+            * at a node port: no address of this node answers node ports
+
+            1 of 1 needs attention; next: holdfast diagnose default/web
         "#]],
         &expect![""],
     );

@@ -8,13 +8,14 @@ use super::setup::Datapath;
 const NEXT: &str = "; next: holdfast diagnose shop/web";
 
 /// The tables by the name of the fault.
-const TABLES: [(&str, &[Ask]); 10] = [
+const TABLES: [(&str, &[Ask]); 11] = [
     ("a dead pod that is called ready", DEAD_POD),
     ("a checked backend is down", CHECKED_BACKEND),
     ("a wrong targetPort of pods", TARGET_PORT),
     ("a wrong port of a local backend", BACKEND_PORT),
     ("a typo in a selector", SELECTOR),
     ("a process at a NodePort", NODE_PORT),
+    ("two blocks claim one frontend", TWO_BLOCKS),
     ("two services claim one frontend", TWO_SERVICES),
     ("a health port is taken", HEALTH_PORT),
     ("all endpoints are unready", ALL_UNREADY),
@@ -30,7 +31,7 @@ const DEAD_POD: &[Ask] = &[
     Ask::new(
         &["services"],
         0,
-        &["shop/web NodePort serving - refused 2 2/2 1 manifests", "1 of 1 fails", NEXT],
+        &["shop/web NodePort serving - refused 2 2/2 1 manifests", "1 of 1 needs attention", NEXT],
     )
     .on(Datapath::Kernel),
     Ask::new(
@@ -39,7 +40,7 @@ const DEAD_POD: &[Ask] = &[
         &[
             "10.96.0.10:80/TCP serving - refused 10.1.0.2:8080,10.1.0.3:8080",
             "*:30080/TCP serving - refused 10.1.0.2:8080,10.1.0.3:8080",
-            "2 of 2 fail",
+            "2 of 2 need attention",
             NEXT,
         ],
     )
@@ -50,7 +51,7 @@ const DEAD_POD: &[Ask] = &[
         &[
             "10.1.0.2:8080/TCP active - - ready",
             "10.1.0.3:8080/TCP active - refused ready - Pod shop/web-dead",
-            "1 of 2 fails",
+            "1 of 2 needs attention",
             NEXT,
         ],
     )
@@ -67,10 +68,13 @@ const CHECKED_BACKEND: &[Ask] = &[
     Ask::new(
         &["services"],
         0,
-        &["static/web Static serving - checks 1 1/2", "1 of 1 fails; next: holdfast diagnose static/web"],
+        &[
+            "static/web Static serving - checks 1 1/2",
+            "1 of 1 needs attention; next: holdfast diagnose static/web",
+        ],
     ),
     Ask::new(&["frontends"], 0, &["10.96.0.10:80/TCP serving - checks 127.0.0.8:8080"]),
-    Ask::new(&["backends"], 0, &["127.0.0.9:8080/TCP unused unready checks", "1 of 2 fails"]),
+    Ask::new(&["backends"], 0, &["127.0.0.9:8080/TCP unused unready checks", "1 of 2 needs attention"]),
     Ask::new(&["drain", "127.0.0.8"], 1, &["127.0.0.8"]),
     Ask::new(
         &["status"],
@@ -85,14 +89,17 @@ const CHECKED_BACKEND: &[Ask] = &[
 
 const TARGET_PORT: &[Ask] = &[
     Ask::new(&["services"], 0, &["shop/web NodePort serving - refused 2 2/2", NEXT]).on(Datapath::Kernel),
-    Ask::new(&["backends"], 0, &["10.1.0.2:8081/TCP active - refused", "2 of 2 fail", NEXT])
+    Ask::new(&["backends"], 0, &["10.1.0.2:8081/TCP active - refused", "2 of 2 need attention", NEXT])
         .on(Datapath::Kernel),
 ];
 
 const BACKEND_PORT: &[Ask] = &[Ask::new(
     &["services"],
     0,
-    &["static/web Static serving - refused 1 1/1", "1 of 1 fails; next: holdfast diagnose static/web"],
+    &[
+        "static/web Static serving - refused 1 1/1",
+        "1 of 1 needs attention; next: holdfast diagnose static/web",
+    ],
 )
 .on(Datapath::Kernel)];
 
@@ -104,12 +111,26 @@ const NODE_PORT: &[Ask] = &[
     Ask::new(
         &["frontends"],
         0,
-        &["10.96.0.10:80/TCP serving - - 10.1.0.2:8080", "*:30080/TCP serving - node-port", "1 of 2 fails"],
+        &[
+            "10.96.0.10:80/TCP serving - - 10.1.0.2:8080",
+            "*:30080/TCP serving - node-port",
+            "* at a node port: 192.0.2.1 1 of 2 needs attention",
+        ],
     ),
 ];
 
+const TWO_BLOCKS: &[Ask] = &[Ask::new(
+    &["services"],
+    0,
+    &["the last reload was refused, so what is new in the configuration is not here; next: holdfast status"],
+)];
+
 const TWO_SERVICES: &[Ask] = &[
-    Ask::new(&["services"], 0, &["shop/web ClusterIP conflict claimed outage 1 0/1", "1 of 2 fails", NEXT]),
+    Ask::new(
+        &["services"],
+        0,
+        &["shop/web ClusterIP conflict claimed outage 1 0/1", "1 of 2 needs attention", NEXT],
+    ),
     Ask::new(&["frontends"], 0, &["10.96.0.10:80/TCP conflict claimed outage", NEXT]),
     Ask::new(&["backends"], 0, &["10.1.0.2:8080/TCP unused conflict outage ready"]),
     Ask::new(&["status"], 1, &["backends 1 of 2 in use"]),
@@ -117,7 +138,7 @@ const TWO_SERVICES: &[Ask] = &[
 
 const HEALTH_PORT: &[Ask] = &[
     Ask::new(&["services"], 0, &["shop/web LoadBalancer serving - health-port 3 1/1", NEXT]),
-    Ask::new(&["frontends"], 0, &["203.0.113.10:80/TCP serving - health-port", "1 of 3 fails"]),
+    Ask::new(&["frontends"], 0, &["203.0.113.10:80/TCP serving - health-port", "1 of 3 needs attention"]),
 ];
 
 const ALL_UNREADY: &[Ask] =
@@ -127,7 +148,7 @@ const VIP: &[Ask] = &[
     Ask::new(
         &["services"],
         0,
-        &["shop/web LoadBalancer conflict claimed outage 3 1/1", "1 of 2 fails", NEXT],
+        &["shop/web LoadBalancer conflict claimed outage 3 1/1", "1 of 2 needs attention", NEXT],
     ),
     Ask::new(&["backends"], 0, &["10.1.0.2:8080/TCP active - - ready"]).never(&["next:"]),
 ];
