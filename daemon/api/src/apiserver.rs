@@ -410,7 +410,8 @@ impl<'a> Apiserver<'a> {
         }
         // What to do first, then what matters less.
         out.extend(self.describe_next().unwrap_or_default().into_bytes());
-        if let Some(problem) = &self.zone_problem {
+        // While nothing is heard, what the Node lacks is no cause of that, and may have changed.
+        if let Some(problem) = self.zone_problem.as_ref().filter(|_| !self.away) {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
         out.push(b'\n');

@@ -47,7 +47,7 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "processes and pods of this node whose TCP backend is silent, or whose UDP backend fails: holdfast diagnose SERVICE";
+const UNSEEN: &str = "whether TCP backends are silent, or UDP backends fail, for processes and pods of this node: holdfast diagnose SERVICE dials them";
 
 /// The same, where the daemon sees no client's connect.
 const UNSEEN_CONNECTS: &str =
@@ -350,7 +350,7 @@ impl Status {
         if let Some(announced) = self.describe_announced() {
             writeln!(out, "announced  {announced}")?;
         }
-        if self.services > 0 {
+        if self.good && self.services > 0 {
             writeln!(
                 out,
                 "not seen   {}",

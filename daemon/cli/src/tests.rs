@@ -463,7 +463,6 @@ fn status_shows_every_problem() {
             backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
-            not seen   processes and pods of this node whose TCP backend is silent, or whose UDP backend fails: holdfast diagnose SERVICE
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon

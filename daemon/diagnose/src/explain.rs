@@ -14,7 +14,9 @@ mod packet;
 mod place;
 mod query_match;
 mod record_match;
+mod rivals;
 mod sentence;
+mod shortcomings;
 mod states;
 mod unserved;
 
@@ -54,6 +56,7 @@ pub use place::{describe_precedence, format_place};
 use query_match::Subject;
 pub use query_match::{DialTarget, ExplainQuery, QueryMatch};
 pub use record_match::is_about;
+use rivals::{describe_losers, describe_rivals};
 pub use sentence::{describe_frontend as sentence_of, describe_reason};
 pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoint_state, write_status};
 
@@ -125,6 +128,9 @@ pub struct ExplainedService<'a> {
     /// Its backends that failed clients within five minutes, for people; programs have `/readyz`.
     #[serde(skip)]
     pub failing_backends: Vec<String>,
+    /// Its backends that fail their health checks, for people; programs have those in `endpoints`.
+    #[serde(skip)]
+    pub failing_checks: Vec<String>,
     /// The latest records of the history, oldest first.
     pub history: Vec<Record>,
 }
@@ -296,7 +302,7 @@ impl ResolvedQuery {
                 packet.sentence.clone() + &port.map(|port| format!(" {port}")).unwrap_or_default()
             }
             (_, Some(packet)) => packet.sentence.clone() + &self.describe_failures(given),
-            (_, None) => self.describe_headline(given) + &self.describe_failures(given),
+            (_, None) => self.describe_headline(given) + &self.describe_shortcomings(given),
         };
         let divergence = given.datapath.divergence_reason();
         let divergence =
@@ -336,7 +342,7 @@ impl ResolvedQuery {
         let is_any_address =
             matches!(&self.query, ExplainQuery::Address(dialled) if dialled.address.ip().is_unspecified());
         let is_bad = |it: &ExplainedService<'_>| {
-            let is_closed = is_service && !it.closed_ports.is_empty();
+            let is_closed = is_service && !(it.closed_ports.is_empty() && it.failing_checks.is_empty());
             let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
             is_closed || is_taken || it.frontends.iter().any(differs)
         };
@@ -403,7 +409,10 @@ fn describe_match(
                 + &describe_others_at_node_port(given, dialled, subject)
         }
         (ExplainQuery::Host(host), _, _) => host::describe_host(*host, found, subjects),
-        (_, Some(subject), Some(frontend)) => sentence::describe_frontend(&subject.view, frontend, snapshot),
+        (_, Some(subject), Some(frontend)) => {
+            sentence::describe_frontend(&subject.view, frontend, snapshot)
+                + &describe_losers(snapshot, &subject.view)
+        }
         (_, Some(subject), None) => sentence::describe_service(&subject.view),
         (ExplainQuery::Service(name), None, _) => describe_unknown_service(snapshot, name),
         (ExplainQuery::Address(dialled), None, _) => unserved::describe_unserved(snapshot, dialled, given),
@@ -433,30 +442,6 @@ fn headline_frontends<'a>(
         ExplainQuery::Trouble | ExplainQuery::Service(_) | ExplainQuery::Host(_) => None,
     };
     subject.frontends().filter(move |it| first.as_ref().is_none_or(|first| it.protocol == *first))
-}
-
-/// A sentence about the services that claim the address in vain, beside the one that has it.
-fn describe_rivals(
-    snapshot: &Snapshot,
-    dialled: &DialTarget,
-    shown: &FrontendView,
-    subjects: &[Subject],
-) -> String {
-    let is_in_vain = |it: &&FrontendView| it.verdict == Verdict::Conflict && it.protocol == shown.protocol;
-    let all = subjects
-        .iter()
-        .skip(1)
-        .flat_map(|subject| subject.frontends().filter(is_in_vain).map(move |it| (&*subject.view, it)));
-    let mut all = all.filter(|(_, it)| it.owner.is_some());
-    let Some((view, it)) = all.next() else { return String::new() };
-    let owner = it.owner.as_ref().map(|key| key.name.to_string()).unwrap_or_default();
-    let rule = describe_precedence(snapshot, view, it);
-    let rule = rule.map_or_else(String::new, |rule| format!(": the claim of {owner} comes first {rule}"));
-    let more = match all.count() {
-        0 => String::new(),
-        more => format!(" So it is with {more} more."),
-    };
-    format!(" {} claims {dialled} too, and does not get it{rule}.{more}", view.key.name)
 }
 
 /// A sentence about other processes at a node port, if the query names no address of the node.
@@ -568,6 +553,7 @@ impl ResolvedQuery {
             node_port_listeners: given.describe_other_processes(subject),
             refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
             failing_backends: self.failing_backends(given, subject),
+            failing_checks: shortcomings::list_failing_checks(given, view),
             history: given.history(&view.key.name),
         }
     }

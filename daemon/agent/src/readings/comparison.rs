@@ -105,7 +105,11 @@ pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
         )
     };
     let found = Ok(sampled.wrong.iter().map(astray).collect());
-    let what = format!("flows with what leads to them, {} looked at", sampled.checked);
+    let count = match sampled.checked {
+        0 => "there is none".to_owned(),
+        checked => format!("{checked} looked at"),
+    };
+    let what = format!("flows with what leads to them, {count}");
     Some(Comparison::new(
         what,
         AuditReport { result: found, at: Some(SystemTime::now()), age: Duration::ZERO },

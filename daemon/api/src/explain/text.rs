@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use holdfast_core::keys::Source;
+use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{ServiceState, Verdict};
 use holdfast_diagnose::explain::{
-    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, ObjectRef, Outcome,
-    Packet, PacketShare, RefusalRow, SliceRef,
+    ClientAddress, EndpointRow, ExplainedService, Explanation, FrontendRow, GUIDE_URL, LoadBalancer,
+    ObjectRef, Outcome, Packet, PacketShare, RefusalRow, SliceRef,
 };
 use holdfast_status::printable::Printable;
 use holdfast_status::views::clients::Clients;
@@ -95,7 +96,7 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
         push_line(out, 1, &line);
     }
     if let Some(balancer) = &it.load_balancer {
-        push_line(out, 1, &format!("Load balancer ({}): {}", balancer.state, balancer.sentence(&it.service)));
+        push_line(out, 1, &describe_balancer(it, balancer));
     }
     if !it.source_ranges.is_empty() {
         let ranges = it.source_ranges.join(", ");
@@ -140,6 +141,16 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
     }
 }
 
+/// The load balancer, and who gets its clients on this node if not the service.
+fn describe_balancer(it: &ExplainedService<'_>, balancer: &LoadBalancer<'_>) -> String {
+    let is_lost = |frontend: &&FrontendRow<'_>| {
+        frontend.r#type.0 == FrontendType::LoadBalancer && frontend.verdict.0 == Verdict::Conflict
+    };
+    let owner = it.frontends.iter().find(is_lost).and_then(|frontend| frontend.owner.as_deref());
+    let lost = owner.map(|owner| format!(" On this node {owner} has that address.")).unwrap_or_default();
+    format!("Load balancer ({}): {}{lost}", balancer.state, balancer.sentence(&it.service))
+}
+
 /// Writes what fails clients although its frontends have backends.
 fn write_troubles(out: &mut String, it: &ExplainedService<'_>) {
     for closed in &it.closed_ports {
@@ -162,8 +173,8 @@ fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> 
         matches!(frontend.verdict.0, Verdict::Serving | Verdict::Bypassed) && frontend.error.is_none()
     };
     let are_ports_own = it.closed_ports.is_empty() && it.node_port_listeners.is_empty();
-    let do_ports_answer = are_ports_own && it.failing_backends.is_empty();
-    let is_well = do_ports_answer && it.frontends.iter().all(is_served);
+    let do_backends_answer = it.failing_backends.is_empty() && it.failing_checks.is_empty();
+    let is_well = are_ports_own && do_backends_answer && it.frontends.iter().all(is_served);
     let ask = match (it.frontends.is_empty(), is_well) {
         (true, _) => return None,
         (false, true) => "Clients fail nonetheless?",
@@ -192,7 +203,7 @@ fn write_frontend(out: &mut String, it: &FrontendRow<'_>) {
     }
     // A served frontend stays as it is; the command for its service is said once.
     if it.verdict.0 != Verdict::Serving || it.error.is_some() || it.protocol == "SCTP" {
-        push_line(out, 2, &format!("next: {}", it.next));
+        push_line(out, 2, &format!("later: {}", it.next));
     }
     if let Some(page) = &it.page {
         push_line(out, 2, &format!("see: {GUIDE_URL}{page}"));

@@ -23,7 +23,7 @@ impl Unwritten {
         vec![
             format!("{path} takes no write{since}: {}", errors.join("; ")),
             format!("not on disk: {lacks}; the daemon tries again every second"),
-            format!("{restart}. It loses: {loses}"),
+            format!("{restart}. It loses {loses}"),
             self.describe_next(),
         ]
     }

@@ -56,7 +56,7 @@ fn describe_idleness(case: &Case<'_>, failed: &[&Probe]) -> String {
 fn describe_others(case: &Case<'_>) -> &'static str {
     match case.ports().any(|port| port.rows.iter().any(|row| row.is_chosen())) {
         true => "Clients get other backends.",
-        false => "No other backend gets one either.",
+        false => "This service sends clients to no backend.",
     }
 }
 

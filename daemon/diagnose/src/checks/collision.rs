@@ -65,8 +65,7 @@ fn build_remedies(case: &Case<'_>, loser: &ServiceView, lost: &FrontendView) -> 
         Remedy::safe(format!(
             "Ask whose address it is meant to be: that of {} or of {}.",
             owner.name, loser.key.name
-        ))
-        .with_command(look),
+        )),
         Remedy::disruptive(format!(
             "Remove {} from the one that should not have it: {}.",
             format_frontend(lost),

@@ -66,7 +66,7 @@ fn build_remedies(case: &Case<'_>, lost: &ClientTrace) -> Vec<Remedy> {
         Command::from_words(&[&words[..], &[CommandWord::Ip(client)]].concat())
     });
     let steps = Remedy::safe("See each step that leads to it.").with_command(command);
-    vec![steps, Remedy::safe("See policy.* for the Service's settings, and the findings on endpoints.")]
+    vec![steps]
 }
 
 pub(super) fn check_stale(case: &Case<'_>) -> Judgement {

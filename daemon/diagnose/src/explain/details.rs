@@ -337,16 +337,29 @@ pub struct EndpointRow<'a> {
     pub check: Option<CheckStatus>,
 }
 
+impl EndpointRow<'_> {
+    /// The row of a backend in a list, where another service has each address that leads to the list.
+    fn without_clients(mut self) -> Self {
+        if self.state.0 != EndpointState::Unused {
+            self.state = Code(EndpointState::Unused);
+            self.reasons.push(format!("not used: {}", UnusedReason::Conflict.as_str()));
+        }
+        self
+    }
+}
+
 pub(super) fn build_endpoint_rows<'a>(
     view: &'a ServiceView,
     snapshot: &Snapshot,
     checks: Option<&CheckStatuses>,
 ) -> Vec<EndpointRow<'a>> {
-    let rows = view.ports.iter().flat_map(|port| port.rows.iter().map(move |row| (port, row)));
+    let ports = view.ports.iter().enumerate();
+    let rows = ports.flat_map(|(position, port)| port.rows.iter().map(move |row| (position, port, row)));
     let check = |row: &Row| checks?.get(&SocketAddr::new(row.address, row.port.get())).cloned();
-    let shown = |(port, row): (&'a PortView, Row)| EndpointRow {
-        check: check(&row),
-        ..build_endpoint_row(view, port, &row, snapshot)
+    let shown = |(position, port, row): (usize, &'a PortView, Row)| {
+        let shown = build_endpoint_row(view, port, &row, snapshot);
+        let shown = if view.is_port_in_conflict(position) { shown.without_clients() } else { shown };
+        EndpointRow { check: check(&row), ..shown }
     };
     rows.take(ENDPOINTS_MAX).map(shown).collect()
 }

@@ -266,7 +266,7 @@ fn find_owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a Ser
 
 /// The kind of client with this address.
 fn classify_client(snapshot: &Snapshot, from: IpAddr) -> ClientClass {
-    if snapshot.node.node_port_addresses.contains(&from) || from.is_loopback() {
+    if snapshot.node.has_address(from) || from.is_loopback() {
         return ClientClass::Node;
     }
     let name = &*snapshot.node.name;
@@ -319,8 +319,19 @@ impl<'a> PacketTrace<'a> {
 
     /// The packet as the subject of a sentence: `A TCP packet from 203.0.113.9 to 10.0.0.5:30080`.
     fn describe_packet(&self) -> String {
-        let way = if self.may_be_pod { ", if it comes from outside," } else { "" };
-        format!("A {} packet from {} to {}{way}", self.transport.as_str(), self.from, self.dialled)
+        let Self { from, dialled, transport, .. } = self;
+        let way = match self.class {
+            ClientClass::Node => " that comes from outside",
+            _ if self.may_be_pod => ", if it comes from outside,",
+            _ => "",
+        };
+        let own = match (self.class, transport) {
+            (ClientClass::Node, Transport::Tcp | Transport::Udp) => {
+                prose::describe_own_client(*from, *dialled)
+            }
+            _ => String::new(),
+        };
+        format!("{own}A {transport} packet from {from} to {dialled}{way}")
     }
 
     fn finish(self, outcome: Outcome, sentence: &str) -> Packet {

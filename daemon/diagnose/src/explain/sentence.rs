@@ -24,7 +24,7 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
     let since = Rfc3339(it.since);
     let who = join_backends(&backends);
     match it.verdict {
-        Verdict::Serving => format!("{name} is served by {who}, since {since}."),
+        Verdict::Serving => format!("{name} is served{}.", describe_serving_times(it, &who)),
         Verdict::Draining => {
             format!("{name} is still served by {who}, all terminating, because no other endpoint is usable.")
         }
@@ -72,6 +72,15 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
                 format!("{name} is not served, because {}.", untranslated_reason(&it.protocol))
             }
         },
+    }
+}
+
+/// Since when it serves, and since when these backends, whose list may have changed later.
+fn describe_serving_times(it: &FrontendView, who: &str) -> String {
+    let [verdict_since, since] = [it.verdict_since, it.since].map(Rfc3339);
+    match it.verdict_since == it.since {
+        true => format!(" by {who}, since {since}"),
+        false => format!(", since {verdict_since}. Clients get {who}, since {since}"),
     }
 }
 

@@ -29,7 +29,7 @@ macro_rules! messages {
 messages! {
     STARTED = "fa7bcbd42d2dc89fb8a718175b425260", "started; ask `holdfast status` how it is";
     /// The service manager got `READY=1`.
-    READY = "65b0794de283a67c935fa3309c90d955", "ready; clients are served";
+    READY = "65b0794de283a67c935fa3309c90d955", "ready; the kernel's tables are written";
     /// The same, where nothing is attached.
     READY_IN_MEMORY = "841f81f04bb6cd482ade62fc5de12a48", "ready; the maps are in memory, so no client is served";
     STOPPING = "187b7d892993e66831760515b687f134", "stopping; clients do not notice, and no change is followed";

@@ -206,6 +206,18 @@ impl Item {
 }
 
 /// A kind with its version, as in `Ingress (networking.k8s.io/v1)`.
+/// Why objects of a kind are ignored. A diagnosis reads pods, but no pod is served for being in a file.
+fn describe_ignored(kind: &str) -> &'static str {
+    match kind {
+        "Pod (v1)" => {
+            "gives no Service a backend, an EndpointSlice (discovery.k8s.io/v1) does; only `holdfast diagnose` reads it"
+        }
+        _ => {
+            "is not read, so its objects are ignored; Service (v1) and EndpointSlice (discovery.k8s.io/v1) are read"
+        }
+    }
+}
+
 fn format_kind(kind: &str, version: &str) -> String {
     let is_plain = |text: &str| {
         let legal = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);
@@ -274,8 +286,7 @@ impl Decoder {
             *count += 1;
         } else if has_room {
             self.contents.ignored.insert(object.clone(), 1);
-            let reason = "is not read, so its objects are ignored; Service (v1) and EndpointSlice \
-                          (discovery.k8s.io/v1) are read";
+            let reason = describe_ignored(kind);
             let origin = self.provenance.origin.clone();
             let rejection =
                 Rejection { object: object.clone(), origin, reason: reason.into(), partial: true };

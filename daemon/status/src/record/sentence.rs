@@ -30,7 +30,7 @@ impl Record {
             }
             (None, None) => line.push_str(&self.describe_outcome()),
         }
-        let causes: Vec<String> = self.triggers.iter().map(Trigger::sentence).collect();
+        let causes: Vec<String> = self.list_causes().map(Trigger::sentence).collect();
         if !causes.is_empty() {
             push_args(&mut line, format_args!("; because {}", causes.join(", then ")));
         }
@@ -38,6 +38,16 @@ impl Record {
             push_args(&mut line, format_args!(" (and {} events before)", self.suppressed));
         }
         sanitise_line(&line)
+    }
+
+    /// The triggers, without the service of a block where its endpoints follow: both are one block to an operator.
+    fn list_causes(&self) -> impl Iterator<Item = &Trigger> {
+        let is_told_by = |next: &Trigger, it: &Trigger| {
+            it.is_of_block() && it.endpoints.is_none() && next.is_of_block() && next.event == it.event
+        };
+        let followed = self.triggers.iter().zip(self.triggers.iter().skip(1).map(Some).chain([None]));
+        let kept = followed.filter(move |(it, next)| !next.is_some_and(|next| is_told_by(next, it)));
+        kept.map(|(it, _)| it)
     }
 
     /// What clients get from now on.
@@ -171,19 +181,28 @@ impl Trigger {
         }
     }
 
+    /// Whether it is about a `[[service]]` block.
+    fn is_of_block(&self) -> bool {
+        self.source.as_deref() == Some(Source::Config.as_str())
+    }
+
     /// Whether holdfast's own health checks changed which endpoints of a `[[service]]` are ready.
     fn is_by_health_checks(&self) -> bool {
-        let is_own = self.source.as_deref() == Some(Source::Config.as_str());
-        is_own && self.writer.as_ref().is_some_and(|it| *it.manager == *HEALTH_CHECK_WRITER)
+        self.is_of_block() && self.writer.as_ref().is_some_and(|it| *it.manager == *HEALTH_CHECK_WRITER)
     }
 
     /// The endpoints whose health checks have turned. Their slice is made of the block, and no operator knows it.
     fn describe_checked_endpoints(&self) -> String {
-        let mut text = "by its health checks".to_owned();
-        if let Some(diff) = &self.endpoints {
-            diff.append_to("", &mut text);
+        let turned = self.endpoints.iter().flat_map(|diff| &diff.changed);
+        let mut all: Vec<String> =
+            turned.map(|it| format!("{} from {} to {}", it.address, it.before, it.after)).collect();
+        let more = all.len().saturating_sub(ADDRESSES_MAX);
+        all.truncate(ADDRESSES_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        match all.is_empty() {
+            true => "its health checks changed".to_owned(),
+            false => format!("its health checks turned {}{more}", all.join(", ")),
         }
-        text
     }
 
     fn describe_orderer(&self) -> String {
@@ -200,7 +219,7 @@ impl Trigger {
         let kind = self.kind.as_deref().unwrap_or("object");
         let object = self.object.as_deref().unwrap_or_default();
         // Nobody wrote a slice of a block: it is made of the block.
-        let mut text = match self.source.as_deref() == Some(Source::Config.as_str()) {
+        let mut text = match self.is_of_block() {
             true => format!("its [[service]] {event}"),
             false => format!("{kind} {object} {event}"),
         };
@@ -285,7 +304,7 @@ mod tests {
 
     #[test]
     fn health_checks_are_told_as_such_and_nobody_else_can_claim_to_be_them() {
-        check(Source::Config, "by its health checks, ~127.0.0.9 ready to unready, 1 kept");
+        check(Source::Config, "its health checks turned 127.0.0.9 from ready to unready");
         check(
             Source::Kubernetes,
             "EndpointSlice static/web-v4 applied, endpoints ~127.0.0.9 ready to unready, 1 kept, written by \

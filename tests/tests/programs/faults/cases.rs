@@ -244,8 +244,15 @@ health_check = { interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }
         .never(&["ok probe.backend 1 of 2 backends fails", "It lost no backend lately"]),
         Ask::new(
             &["explain", "static/web"],
-            0,
-            &["Configuration: the [[service]] block `web` in /", "127.0.0.9:8080/TCP unused (unready), since "],
+            1,
+            &[
+                "is served by 127.0.0.8:8080, since 20",
+                "But 127.0.0.9:8080 fails its health checks, and gets no new client.",
+                "Cause and remedy: holdfast diagnose static/web",
+                "Configuration: the [[service]] block `web` in /",
+                "127.0.0.9:8080/TCP unused (unready), since ",
+                "its health checks turned 127.0.0.9 from ready to unready",
+            ],
         )
         .never(&["EndpointSlice static/web-v4-8080: ", "conditions none", "health-check"]),
     ],
@@ -395,9 +402,9 @@ pub(super) const REFUSED_PROCESSES: Case = Case {
                 "backends that fail clients",
                 "static/web: 127.0.0.9:8081 refused clients of 10.96.0.10:80/TCP, the last one at 20",
                 "next: holdfast diagnose static/web",
-                "not seen processes and pods of this node whose TCP backend is silent, or whose UDP backend fails",
             ],
         )
+        .never(&["not seen"])
         .on(Datapath::Kernel),
         Ask::new(&["status"], 0, &["not seen whether backends take the clients of this node"])
             .on(Datapath::Memory),
@@ -429,7 +436,7 @@ spec: {containers: [{name: web, image: web}]}
                 "not serving 1 refusing (no-endpoints)",
                 "shop/web",
                 "next: holdfast diagnose shop/web",
-                "ignored in the manifests Pod (v1) is not read, so its objects are ignored; Service (v1)",
+                "ignored in the manifests Pod (v1) gives no Service a backend, an EndpointSlice",
             ],
         )
         .never(&["on purpose", "rejected"]),
@@ -458,7 +465,7 @@ pub(super) const SELECTOR_EXPLAINED: Case = Case {
         1,
         &[
             "because the manifests have no EndpointSlice of it",
-            "next: It stays unserved until you write an EndpointSlice into the manifests: no controller writes one there.",
+            "later: It stays unserved until you write an EndpointSlice into the manifests: no controller writes one there.",
         ],
     )
     .never(&["with the first endpoint", "no usable endpoint of it yet", "see: docs/"])],
@@ -486,8 +493,12 @@ metadata: {name: web-1, namespace: shop, labels: {app: web}}
 spec: {containers: [{name: web, image: web}]}
 ",
     servers: &["10.1.0.2:8080"],
-    asks: &[Ask::new(&["status"], 0, &["1 serving", "ignored in the manifests Pod (v1) is not read"])
-        .never(&["rejected"])],
+    asks: &[Ask::new(
+        &["status"],
+        0,
+        &["1 serving", "ignored in the manifests Pod (v1) gives no Service a backend"],
+    )
+    .never(&["rejected"])],
     ..BARE
 };
 
@@ -714,15 +725,27 @@ endpoints: [{addresses: [10.1.0.2]}]
                 "10.96.0.10:80/TCP belongs to static/api: the claim of static/api comes first because [[service]] \
                  blocks of the configuration go before manifests.",
                 "Next: Ask whose address it is meant to be: that of static/api or of shop/web.",
-                "holdfast explain 10.96.0.10:80",
                 "remedy (DISRUPTIVE): Remove 10.96.0.10:80/TCP from the one that should not have it: `frontends` of the \
                  [[service]] block `api` in /",
                 ", or `spec.clusterIP` of Service shop/web in shop.yaml.",
             ],
         )
-        .never(&["then name)", "Served as before"]),
+        .never(&["then name)", "Served as before", "holdfast explain"]),
     ],
     more: &[
+        Ask::new(
+            &["explain", "static/api"],
+            0,
+            &[
+                "10.96.0.10:80/TCP (Static of static/api) is served by 127.0.0.9:8080",
+                "shop/web claims 10.96.0.10:80/TCP too, and does not get it: the claim of static/api comes first because ",
+            ],
+        ),
+        Ask::new(
+            &["explain", "shop/web"],
+            1,
+            &["is not served, because static/api has the address", "10.1.0.2:8080/TCP unused (conflict): ready, since"],
+        ),
         Ask::new(
             &["diagnose", "static/api"],
             1,
@@ -793,15 +816,22 @@ endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
             "remedy (safe): Look who listens at that port, and free it.",
         ]),
     ],
-    more: &[Ask::new(
-        &["explain", "32000"],
-        1,
-        &[
-            "32000 is the health check port of shop/web, and this daemon could not open it: ",
-            "Load balancers that ask there do not reach this daemon. Cause and remedy: holdfast diagnose shop/web",
-        ],
-    )
-    .never(&["load balancers ask this daemon there", "Whether it is open", "0.0.0.0:30080"])],
+    more: &[
+        Ask::new(
+            &["explain", "32000"],
+            1,
+            &[
+                "32000 is the health check port of shop/web, and this daemon could not open it: ",
+                "Load balancers that ask there do not reach this daemon. Cause and remedy: holdfast diagnose shop/web",
+            ],
+        )
+        .never(&["load balancers ask this daemon there", "Whether it is open", "0.0.0.0:30080"]),
+        Ask::new(
+            &["explain", "shop/web"],
+            1,
+            &["But its health check port 192.0.2.1:32000 is not open: ", "Cause and remedy: holdfast diagnose shop/web"],
+        ),
+    ],
     ..BARE
 };
 
@@ -860,8 +890,21 @@ endpoints: [{addresses: [10.1.0.2]}]
                 " packets of 10.2.0.2, the last at 20",
                 " s ago): not in loadBalancerSourceRanges",
                 "next: holdfast explain 203.0.113.10:80 --from 10.2.0.2",
+                "not seen whether TCP backends are silent, or UDP backends fail, for processes and pods of this node",
             ],
         )
+        .on(Datapath::Kernel),
+        // A device of pods has an address of the node too.
+        Ask::new(
+            &["explain", "203.0.113.10:80", "--from", "10.1.0.1"],
+            1,
+            &[
+                "10.1.0.1 is this node, and its own processes are served where they dial: `holdfast explain \
+                 203.0.113.10:80` says what they get. A TCP packet from 10.1.0.1 to 203.0.113.10:80 that comes from outside \
+                 is dropped",
+            ],
+        )
+        .never(&["10.1.0.1 is outside"])
         .on(Datapath::Kernel),
         // It is meant, as for status. Whoever asks about the client is told otherwise.
         Ask::new(
@@ -929,7 +972,7 @@ endpoints:
                 "10.1.0.2:8080 takes connections nonetheless.",
                 "Next (disruptive): Set `ready: true` for 10.1.0.2 in EndpointSlice shop/web-1 (shop.yaml), if the \
                  application there is well. Leave 10.1.0.3 as it is: it takes no connection.",
-                "It is unready, so it gets no new client. No other backend gets one either.",
+                "It is unready, so it gets no new client. This service sends clients to no backend.",
                 "endpoints 2 unready",
             ],
         )
@@ -989,12 +1032,12 @@ pub(super) const APISERVER_ITSELF: Case = Case {
             1,
             &[
                 "next look on its machine whether kube-apiserver runs; from here: curl -k https://127.",
-                "readyz zone the cluster has no Node \"n1\"",
+                "readyz ENDPOINT ",
                 "tried first",
                 "connection refused",
             ],
         )
-        .never(&["preferred", "CONNECTIONS"]),
+        .never(&["preferred", "CONNECTIONS", "the cluster has no Node"]),
         Ask::new(&["apiserver", "-o", "wide"], 1, &["CONNECTIONS", "RESTARTS", "LAST ERROR AT"]),
     ],
     ..APISERVER
@@ -1013,7 +1056,7 @@ pub(super) const DISK: Case = Case {
                 "takes no write since 20",
                 "s ago): No space left on device (os error 28) not on disk: the newest table, 1 history record; ",
                 "the daemon tries again every second",
-                "manifests are read again. It loses: 1 history record",
+                "manifests are read again. It loses 1 history record",
                 "next: make room: df -h /",
             ],
         )
@@ -1089,7 +1132,9 @@ endpoints: [{addresses: [10.1.0.2]}]
             &[
                 "is served by 10.1.0.3:8080",
                 "shop/web claims 203.0.113.10:80 too, and does not get it: the claim of shop/api comes first because ",
-                "next: shop/web gets the address as soon as shop/api gives it up.",
+                "later: shop/web gets the address as soon as shop/api gives it up.",
+                "Load balancer (ready): at 203.0.113.10, since 20",
+                " On this node shop/api has that address.",
                 "in the maps now: the backends of shop/api, which has the address: 10.1.0.3:8080",
                 "Cause and remedy: holdfast diagnose shop/web",
             ],

@@ -46,7 +46,7 @@ fn kernel_a_restart_with_a_full_disk_loses_what_status_names_and_no_client() {
     let stage = Stage::new();
     let (mut daemon, _held) = fill_disk(&stage);
     setup::answer(&daemon, &["drain", "10.1.0.2"]);
-    let said = wait_for_status(&daemon, &["It loses: the drain of 10.1.0.2, "]);
+    let said = wait_for_status(&daemon, &["It loses the drain of 10.1.0.2, "]);
     assert!(said.contains("a restart is safe for clients: the kernel serves meanwhile"), "{said}");
     let mut dialer = stage.bed().dial(Location::NODE, VIP.parse().unwrap()).unwrap();
     daemon.stop().unwrap();

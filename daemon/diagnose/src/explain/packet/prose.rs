@@ -143,6 +143,14 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
     }
 }
 
+/// The case of a process of this node, which comes first: its connects are served before there is a packet.
+pub(super) fn describe_own_client(from: IpAddr, dialled: SocketAddr) -> String {
+    format!(
+        "{from} is this node, and its own processes are served where they dial: `holdfast explain {dialled}` says what \
+         they get. "
+    )
+}
+
 /// Why a frontend is not in the maps.
 pub(super) const fn absence_reason(it: &FrontendView) -> &'static str {
     match it.verdict {

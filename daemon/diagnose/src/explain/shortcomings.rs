@@ -1,0 +1,45 @@
+//! What is not well although each frontend has backends, in a sentence that follows the verdict.
+//!
+//! Invariant: whatever `holdfast status` counts as failing at a service is in the first lines of its explanation too.
+
+use holdfast_core::snapshot::ServiceView;
+
+use super::query_match::ExplainQuery;
+use super::{ExplainEvidence, ResolvedQuery};
+
+/// The most backends whose checks fail that are listed.
+const BACKENDS_MAX: usize = 16;
+
+impl ResolvedQuery {
+    /// The worst of what is not well with the services of the answer, in a sentence.
+    pub(super) fn describe_shortcomings(&self, given: &ExplainEvidence) -> String {
+        let failures = self.describe_failures(given);
+        // Checks and health ports belong to a service, and to none of its addresses.
+        if !failures.is_empty() || !matches!(self.query, ExplainQuery::Service(_)) {
+            return failures;
+        }
+        let views = || self.subjects.iter().map(|subject| &*subject.view);
+        let closed = views().flat_map(|view| given.closed_health_ports(view)).next();
+        let checks: Vec<String> = views().flat_map(|view| list_failing_checks(given, view)).collect();
+        closed.map_or_else(|| describe_failing_checks(&checks), |why| describe_closed_port(&why))
+    }
+}
+
+fn describe_closed_port(why: &str) -> String {
+    format!(" But its health check port {why}; load balancers may leave this node out.")
+}
+
+fn describe_failing_checks(failing: &[String]) -> String {
+    let Some(first) = failing.first() else { return String::new() };
+    match failing.len() - 1 {
+        0 => format!(" But {first} fails its health checks, and gets no new client."),
+        more => format!(" But {first} and {more} more fail their health checks, and get no new client."),
+    }
+}
+
+/// The backends of a `[[service]]` block that get no new clients because their health checks fail.
+pub(super) fn list_failing_checks(given: &ExplainEvidence, view: &ServiceView) -> Vec<String> {
+    let checks = given.checks(view).into_iter().flatten();
+    let failing = checks.filter(|(_, check)| !check.usable && check.last.is_some());
+    failing.take(BACKENDS_MAX).map(|(backend, _)| backend.to_string()).collect()
+}
