@@ -410,7 +410,6 @@ impl<'a> Apiserver<'a> {
         }
         // What to do first, then what matters less.
         out.extend(self.describe_next().unwrap_or_default().into_bytes());
-        // While nothing is heard, what the Node lacks is no cause of that, and may have changed.
         if let Some(problem) = self.zone_problem.as_ref().filter(|_| !self.away) {
             out.extend_from_slice(format!("zone       {problem}\n").as_bytes());
         }
@@ -441,6 +440,10 @@ impl<'a> Apiserver<'a> {
         } else {
             let titles = ["WATCH", "STATE", "HEARD", "OBJECTS", "LAST ERROR"];
             write_dated_table(titles, self.watches.iter().map(WatchRow::short_cells), now, &mut out);
+        }
+        // While nothing is heard, what the Node lacks is no cause of that, so it comes last.
+        if let Some(problem) = self.zone_problem.as_ref().filter(|_| self.away) {
+            out.extend_from_slice(format!("\nalso: {problem}\n").as_bytes());
         }
         out
     }

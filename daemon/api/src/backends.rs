@@ -1,6 +1,7 @@
 //! The table of backends: every endpoint of every port, used or not, and why not.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -217,7 +218,11 @@ impl Table for BackendTable {
         Self { slices: Vec::new(), drains, checks: Arc::clone(&readings.checks), troubles }
     }
 
-    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
+    fn list_failing_services(&self) -> BTreeSet<ObjectName> {
+        self.troubles.list_services()
+    }
+
+    fn may_have_rows(&self, view: &ServiceView, filter: &Filter) -> bool {
         let is_at = |address| view.ports.iter().any(|port| port.rows.rows_at(address).next().is_some());
         filter.address.is_none_or(is_at)
     }

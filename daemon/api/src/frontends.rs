@@ -1,6 +1,7 @@
 //! The table of frontends: the addresses that clients dial, and the result there.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -181,13 +182,17 @@ impl Table for Frontends {
         row.address.is_unspecified()
     }
 
-    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
-        !filter.has_row_filter() || view.frontends.iter().any(|frontend| matches_filter(frontend, filter))
+    fn may_have_rows(&self, view: &ServiceView, filter: &Filter) -> bool {
+        !filter.has_row_filter() || view.frontends.iter().any(|frontend| self.shows(view, frontend, filter))
+    }
+
+    fn list_failing_services(&self) -> BTreeSet<ObjectName> {
+        self.0.list_services()
     }
 
     fn add_positions(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<usize>) {
         let places =
-            view.frontends.iter().enumerate().filter(|(_, frontend)| matches_filter(frontend, filter));
+            view.frontends.iter().enumerate().filter(|(_, frontend)| self.shows(view, frontend, filter));
         into.extend(places.map(|(place, _)| place));
     }
 
@@ -234,11 +239,14 @@ impl Table for Frontends {
         (!row.troubles.is_empty()).then_some(row.service.0)
     }
 }
-
-fn matches_filter(frontend: &FrontendView, filter: &Filter) -> bool {
-    filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
-        && filter.address.is_none_or(|address| address == frontend.address)
-        && !(filter.only_trouble && frontend.is_healthy())
+impl Frontends {
+    /// Whether a frontend passes the filter.
+    fn shows(&self, view: &ServiceView, frontend: &FrontendView, filter: &Filter) -> bool {
+        let needs_a_look = || !frontend.is_healthy() || !self.0.frontend_troubles(view, frontend).is_empty();
+        filter.kind.is_none_or(|kind| kind == frontend.kind.as_str())
+            && filter.address.is_none_or(|address| address == frontend.address)
+            && (!filter.only_trouble || needs_a_look())
+    }
 }
 
 /// The order within one namespace and name, up to the source.

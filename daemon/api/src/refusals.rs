@@ -23,7 +23,7 @@ use holdfast_agent::datapath::{RefusalSnapshot, Stage, device_name};
 use holdfast_agent::readings::Readings;
 
 /// Under a table without a row, so that nobody takes it for "all is well".
-const NOBODY: &str = "\nnone by holdfast itself; `holdfast status` names backends that refuse clients\n";
+const NOBODY: &str = "\nnone by holdfast itself; if backends refuse clients, `holdfast status` names them\n";
 
 /// The latest refusals, newest first, and the counts of all.
 #[derive(Serialize, JsonSchema)]

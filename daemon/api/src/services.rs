@@ -1,6 +1,7 @@
 //! The table of services: every known service, served or not, and rejected objects.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 
 use holdfast_core::facts::{ServicePort, ServiceType, TrafficPolicy};
 use holdfast_core::health::Health;
@@ -206,9 +207,14 @@ impl Table for Services {
         }
     }
 
-    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool {
+    fn may_have_rows(&self, view: &ServiceView, filter: &Filter) -> bool {
         let is_of = |kind| view.facts.as_ref().is_some_and(|facts| facts.kind.as_str() == kind);
-        (view.has_problem() || !filter.only_trouble) && filter.kind.is_none_or(is_of)
+        let needs_a_look = || view.has_problem() || !self.troubles.service_troubles(view).is_empty();
+        (!filter.only_trouble || needs_a_look()) && filter.kind.is_none_or(is_of)
+    }
+
+    fn list_failing_services(&self) -> BTreeSet<ObjectName> {
+        self.troubles.list_services()
     }
 
     fn add_positions(&mut self, _: &ServiceView, _: &Filter, into: &mut Vec<()>) {

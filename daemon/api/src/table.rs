@@ -4,6 +4,7 @@
 //! chunk and one row, however long the table is.
 
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -65,7 +66,10 @@ pub(super) trait Table: Send + Sized + Unpin + 'static {
     fn new(readings: &Readings) -> Self;
 
     /// Whether a service may have rows that pass the filter. All services are asked before they are sorted.
-    fn may_have_rows(view: &ServiceView, filter: &Filter) -> bool;
+    fn may_have_rows(&self, view: &ServiceView, filter: &Filter) -> bool;
+
+    /// The services that fail clients although their verdicts are good.
+    fn list_failing_services(&self) -> BTreeSet<ObjectName>;
 
     /// Adds the rows of one service that pass the filter.
     fn add_positions(&mut self, view: &ServiceView, filter: &Filter, into: &mut Vec<Self::Place>);
@@ -118,14 +122,24 @@ pub(super) fn add_member(members: &mut Map<String, Value>, name: &str, described
 }
 
 /// The services that may have rows, in the order of the tables.
-fn sort_services<T: Table>(snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
+fn sort_services<T: Table>(table: &T, snapshot: &Snapshot, filter: &Filter) -> Arc<[Arc<ServiceView>]> {
     let services = &snapshot.services;
-    let may_have = |view: &&Arc<ServiceView>| T::may_have_rows(view, filter);
+    let may_have = |view: &&Arc<ServiceView>| table.may_have_rows(view, filter);
     sort_by_key(match (&filter.service, filter.only_trouble) {
         (Some(name), _) => services.find_by_name(name).filter(may_have).collect(),
-        (None, true) => services.with_problems().filter(may_have).collect(),
+        (None, true) => list_in_trouble(table, snapshot).filter(may_have).collect(),
         (None, false) => services.iter().filter(may_have).collect(),
     })
+}
+
+/// The services with a bad verdict, and then those that fail clients with a good one.
+fn list_in_trouble<'a, T: Table>(
+    table: &T,
+    snapshot: &'a Snapshot,
+) -> impl Iterator<Item = &'a Arc<ServiceView>> {
+    let failing = table.list_failing_services().into_iter();
+    let failing = failing.flat_map(|name| snapshot.services.find_by_name(&name).collect::<Vec<_>>());
+    snapshot.services.with_problems().chain(failing.filter(|view| !view.has_problem()))
 }
 
 /// Sorts services by their keys. The keys are compared as adjacent texts: the originals are scattered over memory, and
@@ -214,8 +228,9 @@ impl<T: Table> RowCursor<T> {
 /// The whole table, as a response that is written while the client reads it.
 pub(super) fn table_response<T: Table>(readings: &Readings, filter: Filter, form: Form) -> Response {
     let snapshot = readings.snapshot();
-    let views = sort_services::<T>(&snapshot, &filter);
-    let walk = RowCursor::new(T::new(readings), views, filter);
+    let table = T::new(readings);
+    let views = sort_services(&table, &snapshot, &filter);
+    let walk = RowCursor::new(table, views, filter);
     let widths = ColumnWidths::default();
     let cells = Cells::default();
     let stage = TableStage::first(form);
@@ -420,7 +435,7 @@ mod tests {
     use crate::frontends::Frontends;
 
     fn streamed<T: Table>(table: T, snapshot: Snapshot, form: Form) -> YieldingStream<T> {
-        let views = sort_services::<T>(&snapshot, &Filter::default());
+        let views = sort_services(&table, &snapshot, &Filter::default());
         let walk = RowCursor::new(table, views, Filter::default());
         let widths = ColumnWidths::default();
         let cells = Cells::default();

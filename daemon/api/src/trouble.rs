@@ -17,7 +17,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Status};
 use holdfast_core::words;
 use holdfast_standalone::blocks::CheckStats;
-use holdfast_status::views::refusals::programmed_key;
+use holdfast_status::views::refusals::{Owners, programmed_key};
 
 use super::denied_clients::find_shortages;
 use super::failing_backends::{Failure, find_failing};
@@ -99,6 +99,8 @@ pub(super) struct TroubleIndex {
     health_ports: BTreeSet<ObjectName>,
     /// Frontends whose clients met a shortage of this node.
     shortages: BTreeSet<FrontendKey>,
+    /// The services of those frontends.
+    short_services: BTreeSet<ObjectName>,
     checks: Arc<CheckStats>,
 }
 
@@ -115,13 +117,26 @@ impl TroubleIndex {
         let listeners = Arc::clone(&readings.node_port_listeners.borrow());
         let node_ports =
             listeners.iter().map(|it| (it.service.clone(), it.listener.port, it.listener.transport));
+        let shortages = find_shortages(&readings.refusals.snapshot(), readings.now());
+        let owners = Owners::from_snapshot(&snapshot, shortages.iter().copied());
+        let short_services = shortages.iter().filter_map(|key| owners.find_owner(key));
+        let short_services = short_services.map(|(view, _)| view.key.name.clone()).collect();
         Self {
+            short_services,
+            shortages,
             failing,
             node_ports: node_ports.collect(),
             health_ports: readings.closed_ports.closed_services(),
-            shortages: find_shortages(&readings.refusals.snapshot(), readings.now()),
             checks: Arc::clone(&readings.checks),
         }
+    }
+
+    /// The services with any of these troubles, whatever their verdicts.
+    pub(super) fn list_services(&self) -> BTreeSet<ObjectName> {
+        let failing = self.failing.keys().map(|key| key.name.clone());
+        let node_ports = self.node_ports.iter().map(|(name, ..)| name.clone());
+        let others = self.health_ports.iter().chain(&self.short_services).cloned();
+        failing.chain(node_ports).chain(others).chain(self.checks.failing_services()).collect()
     }
 
     pub(super) fn service_troubles(&self, view: &ServiceView) -> Troubles {

@@ -73,14 +73,15 @@ pub(super) fn describe_all() -> String {
 
 /// Which commands judge, so that their exit code says whether all is well.
 pub(super) const JUDGES: &str = "status, explain, diagnose, verify, health, apiserver and datapath judge what they show. \
-                                 Tables list, and end with 0 whatever stands in them.";
+                                 Tables list, and end with 0 whatever stands in them; `events` ends with 5 where it \
+                                 has nothing to read.";
 
 pub(super) const STATUS: &str =
     "Exit code: 0 all is well, 1 something is not, 2 the daemon cannot be reached";
 
-pub(super) const EXPLAIN: &str = "Exit code: 0 clients are served, 1 clients of what was asked about are not, 2 the \
-                                  daemon cannot be reached, 4 no such service. Without an argument, 1 only for what \
-                                  nobody asked for, as in status";
+pub(super) const EXPLAIN: &str = "Exit code: 0 all is well with what was asked about, 1 something is not, 2 the daemon \
+                                  cannot be reached, 4 no such service. Without an argument, all services are asked \
+                                  about, and nothing of the node itself";
 
 pub(super) const APISERVER: &str =
     "Exit code: 0 the apiserver is heard, 1 it is not, 2 the daemon cannot be reached";

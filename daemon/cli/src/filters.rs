@@ -138,7 +138,7 @@ pub struct DiagnoseArgs {
     /// Open no connections to its frontends and backends
     #[arg(long)]
     pub(super) no_probe: bool,
-    /// Only this port, by its name or by its number at the frontends
+    /// Only this port, by its name, its number, or its node port
     #[arg(long, value_hint = ValueHint::Other, value_name = "PORT", requires = "service")]
     pub(super) port: Option<String>,
     /// Request this path from backends that speak HTTP; no redirect is followed

@@ -47,7 +47,7 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "whether TCP backends are silent, or UDP backends fail, for processes and pods of this node: holdfast diagnose SERVICE dials them";
+const UNSEEN: &str = "what no client met within five minutes; for clients on this node also TCP backends that are silent, and UDP backends that fail: holdfast diagnose SERVICE dials them";
 
 /// The same, where the daemon sees no client's connect.
 const UNSEEN_CONNECTS: &str =

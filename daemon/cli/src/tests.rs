@@ -514,7 +514,7 @@ fn status_shows_every_problem() {
               and 2 more
 
             closed ports
-              default/web 10.0.0.5:30123: another process listens there
+              default/web, health check port 10.0.0.5:30123: another process listens there
               next: holdfast diagnose default/web
 
             other processes at node ports
@@ -1160,7 +1160,7 @@ fn explain_takes_a_service_an_address_and_a_row_of_a_table() {
         (":30080", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("*:30080/TCP", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("30080/web", Exit::NoService, "No Service and no EndpointSlice of 30080/web is known."),
-        ("[*]:30080", Exit::Finding, "No service has [::]:30080"),
+        ("[*]:30080", Exit::Finding, "No service has [*]:30080"),
         ("0.0.0.0:30080", Exit::Finding, "*:30080/TCP at no address of this node (NodePort of default/web"),
         ("10.1.0.2:8080", Exit::Good, "10.1.0.2:8080 is a backend of default/web"),
         ("192.0.2.99:1", Exit::Finding, "No service has 192.0.2.99:1"),

@@ -261,7 +261,7 @@ pub(super) static ALL: &[Check] = &[
     new_check(
         "probe.backend",
         Group::Probes,
-        &[Watch, Table, Host, Probes, Checks, Service, Policies],
+        &[Watch, Table, Kernel, Host, Probes, Checks, Service, Policies],
         probes::check_backend,
     ),
     new_check(

@@ -12,6 +12,7 @@ mod host;
 mod obstacles;
 mod packet;
 mod place;
+mod problems;
 mod query_match;
 mod record_match;
 mod rivals;
@@ -25,11 +26,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use holdfast_core::facts::{Listener, ObjectKey, Rejection};
-use holdfast_core::health::Health;
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::op::FrontendEntry;
-use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{FrontendView, Reason, ServiceState, ServiceView, Snapshot};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -39,6 +39,7 @@ pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
 pub use failing_backends::find_failing_owner;
+pub(crate) use failing_backends::list_failing_of;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
@@ -65,8 +66,11 @@ const ONLY_BACKENDS_FAIL: &str =
     "Each frontend has backends, and some of them fail clients: `holdfast status` names them.";
 
 /// The sentence where every frontend has backends, and other processes get clients of services.
-const ONLY_PORTS_TAKEN: &str =
-    "Each frontend has backends, and other processes hold ports of services: `holdfast status` names them.";
+const ONLY_PORTS_TAKEN: &str = "Each frontend has backends, and other processes hold ports of services: `holdfast status` names the ports.";
+
+/// The sentence where every frontend has backends, and others get no new clients.
+const ONLY_CHECKS_FAIL: &str =
+    "Each frontend has backends, and health checks of others fail: `holdfast status` names them.";
 
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
@@ -96,6 +100,9 @@ pub struct Explanation<'a> {
     /// Whether other processes hold ports of any service.
     #[serde(skip)]
     pub are_ports_taken: bool,
+    /// Whether health checks of any backend fail.
+    #[serde(skip)]
+    pub do_checks_fail: bool,
 }
 
 /// One service of the answer.
@@ -157,6 +164,8 @@ pub struct ExplainEvidence {
     pub closed_ports: Vec<ClosedHealthPort>,
     /// Processes of others at node ports.
     pub node_port_listeners: Vec<OtherProcess>,
+    /// Whether health checks of any backend fail.
+    pub do_checks_fail: bool,
     /// Clients that were recently not served, in the order of their last attempts.
     pub refusals: Vec<Arc<DeniedClient>>,
     /// UDP backends that reported their port closed to an outside client.
@@ -297,9 +306,16 @@ impl ResolvedQuery {
             (ExplainQuery::Trouble, _) if are_ports_taken && subjects.is_empty() => {
                 ONLY_PORTS_TAKEN.to_owned()
             }
+            (ExplainQuery::Trouble, _) if given.do_checks_fail && subjects.is_empty() => {
+                ONLY_CHECKS_FAIL.to_owned()
+            }
             (ExplainQuery::Address(dialled), Some(packet)) if self.is_not_found() => {
                 let port = unserved::describe_known_port(snapshot, dialled, given);
                 packet.sentence.clone() + &port.map(|port| format!(" {port}")).unwrap_or_default()
+            }
+            (ExplainQuery::Address(dialled), Some(packet)) => {
+                let others = subjects.first().map(|it| describe_others_at_node_port(given, dialled, it));
+                packet.sentence.clone() + &others.unwrap_or_default() + &self.describe_failures(given)
             }
             (_, Some(packet)) => packet.sentence.clone() + &self.describe_failures(given),
             (_, None) => self.describe_headline(given) + &self.describe_shortcomings(given),
@@ -312,6 +328,7 @@ impl ResolvedQuery {
             sentence: divergence.unwrap_or_default() + &sentence,
             do_backends_fail,
             are_ports_taken,
+            do_checks_fail: given.do_checks_fail,
             packet,
             services: subjects.iter().map(|it| self.explain_service(given, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -323,41 +340,6 @@ impl ResolvedQuery {
 }
 
 impl ResolvedQuery {
-    /// Whether the answer reports a problem: the client of the query is kept out, clients of what was asked about fail,
-    /// or the maps differ from what they should hold. Without a query, only an outage counts, as in `status`.
-    pub fn has_problem(&self, answer: &Explanation<'_>) -> bool {
-        let do_backends_fail = answer.services.iter().any(|it| !it.failing_backends.is_empty());
-        if let Some(packet) = &answer.packet {
-            return do_backends_fail || matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
-        }
-        let is_asked = self.query != ExplainQuery::Trouble;
-        let fails = |view: &ServiceView, it: &FrontendView| match view.frontend_health(it) {
-            Health::Outage => true,
-            Health::Intended => is_asked && matches!(it.verdict, Verdict::Refusing | Verdict::Dropping),
-            Health::Well | Health::Degraded => false,
-        };
-        let differs = |it: &FrontendRow<'_>| it.applied.matches == Some(false);
-        // A health check port belongs to the service, and to none of its addresses.
-        let is_service = matches!(self.query, ExplainQuery::Service(_) | ExplainQuery::Trouble);
-        let is_any_address =
-            matches!(&self.query, ExplainQuery::Address(dialled) if dialled.address.ip().is_unspecified());
-        let is_bad = |it: &ExplainedService<'_>| {
-            let is_closed = is_service && !(it.closed_ports.is_empty() && it.failing_checks.is_empty());
-            let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
-            is_closed || is_taken || it.frontends.iter().any(differs)
-        };
-        let fails =
-            |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
-        let failed: Vec<bool> = self.subjects.iter().flat_map(fails).collect();
-        match self.found {
-            _ if do_backends_fail => true,
-            // Whoever asks about a backend asks whether clients get there by any address.
-            QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
-            QueryMatch::Trouble if answer.do_backends_fail || answer.are_ports_taken => true,
-            _ => answer.services.iter().any(is_bad) || failed.contains(&true),
-        }
-    }
-
     /// Records about a missing target. They say why it went.
     fn past_records(&self, given: &ExplainEvidence) -> Vec<Record> {
         match &self.query {
@@ -372,7 +354,8 @@ impl ResolvedQuery {
         let (ExplainQuery::Address(dialled), Some(from)) = (&self.query, self.from) else { return None };
         let subjects = if self.found == QueryMatch::Frontend { &*self.subjects } else { &[] };
         let watched = AttachedDevices::from_datapath(datapath);
-        Some(packet::trace_packet(&self.snapshot, &watched, (dialled, from), subjects, read))
+        let dialled = dialled.at_node(&self.snapshot.node);
+        Some(packet::trace_packet(&self.snapshot, &watched, (&dialled, from), subjects, read))
     }
 }
 

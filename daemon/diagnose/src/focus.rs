@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use holdfast_core::facts::ServiceFacts;
+use holdfast_core::facts::{ServiceFacts, ServicePort};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView};
 
 /// The longest path, in characters.
@@ -45,11 +45,15 @@ impl PortSelector {
         *self.0 == *name || self.0.parse() == Ok(number)
     }
 
+    fn is_of(&self, port: &ServicePort) -> bool {
+        self.matches(&port.name, port.port.get())
+            || port.node_port.is_some_and(|number| self.matches(&port.name, number.get()))
+    }
+
     /// The service with this port only. `None`: it has no such port.
     fn narrow_view(&self, view: &ServiceView) -> Option<ServiceView> {
         let whole = view.facts.as_deref()?;
-        let ports =
-            whole.ports.iter().filter(|port| self.matches(&port.name, port.port.get())).cloned().collect();
+        let ports = whole.ports.iter().filter(|port| self.is_of(port)).cloned().collect();
         let facts = ServiceFacts { ports, ..whole.clone() };
         let has = |port: &PortView| {
             let key = (&port.key.name, Some(port.key.transport));
@@ -159,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_port_is_found_by_its_name_or_its_dialled_number() {
-        for (port, found) in [("80", 1), ("http", 2), ("8000", 1), ("30080", 0), ("8080", 0), ("htt", 0)] {
+        for (port, found) in [("80", 1), ("http", 2), ("8000", 1), ("30080", 1), ("8080", 0), ("htt", 0)] {
             let (narrowed, missed) = web(port);
             assert_eq!((narrowed.len(), missed.is_some()), (found, found == 0), "{port}");
             for view in narrowed {

@@ -212,7 +212,7 @@ fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict 
                 format!("{what}, as far as could be seen{idle}. Not looked at: {unseen}.")
             }
             (_, Some(idle)) => format!("Nothing fails for clients; {idle}."),
-            (_, None) => "Nothing is wrong.".to_owned(),
+            (_, None) => "Nothing is wrong with this service.".to_owned(),
         }
     };
     DiagnosisVerdict {

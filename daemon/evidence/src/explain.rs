@@ -33,6 +33,7 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
         obstacles: gather_obstacles(readings),
         closed_ports: list_closed_ports(readings),
         node_port_listeners: list_other_processes(readings),
+        do_checks_fail: readings.checks.has_unusable(),
         refusals: readings.refusals.snapshot().latest,
         refusing: if query.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
         checks: query

@@ -144,7 +144,8 @@ fn kernel_a_dead_local_backend_and_a_failed_check_are_findings() {
     let (code, text) = diagnosed(&daemon, &["static/web", "-o", "wide"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("Nothing is wrong.") && text.contains("Each of 2 backends answers this host."),
+        text.contains("Nothing is wrong with this service.")
+            && text.contains("Each of 2 backends answers this host."),
         "{text}"
     );
     assert!(!daemon.tell(&["status"]).unwrap().contains("failing health checks"));

@@ -24,7 +24,7 @@ const COMMANDS_MAX: usize = 2;
 
 /// What is untrue of every fault.
 const NEVER: [&str; 12] = [
-    "Nothing is wrong.",
+    "Nothing is wrong with this service.",
     "All is well",
     "all is well",
     "every frontend is served",

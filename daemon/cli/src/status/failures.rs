@@ -53,7 +53,10 @@ pub(super) struct NodePortListener {
 impl ClosedPort {
     pub(super) fn describe_state(&self) -> String {
         let Self { purpose, address, service, why } = self;
-        format!("{} {address}: {why}", service.as_deref().unwrap_or(purpose))
+        match service {
+            Some(service) => format!("{service}, health check port {address}: {why}"),
+            None => format!("{purpose} {address}: {why}"),
+        }
     }
 }
 

@@ -61,7 +61,7 @@ fn an_empty_table_of_refusals_is_not_taken_for_all_well() {
         readings.refusals = holdfast_agent::datapath::RefusalLog::none();
     });
     let said = served.ask(&["refusals"]).out;
-    assert!(said.contains("`holdfast status` names backends that refuse clients"), "{said}");
+    assert!(said.contains("if backends refuse clients, `holdfast status` names them"), "{said}");
 }
 
 #[test]

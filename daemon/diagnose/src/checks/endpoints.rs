@@ -49,6 +49,9 @@ pub(super) fn restart_controller_remedy() -> Remedy {
 
 pub(super) fn check_exist(case: &Case<'_>) -> Judgement {
     let number = case.all_slices().count();
+    if case.source() == Some(Source::Config) {
+        return Judgement::not_applicable("Its [[service]] block lists its backends.");
+    }
     if number > 0 {
         return Judgement::ok(format!("{} of it.", describe_slices(number))).with("slices", number);
     }

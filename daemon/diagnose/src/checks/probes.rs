@@ -17,6 +17,7 @@ use super::backend_failures::{
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
+use crate::explain::list_failing_of;
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
@@ -89,9 +90,25 @@ pub(super) fn foreign_program_remedies(status: &holdfast_status::datapath::Statu
 const FRONTENDS_QUESTION: &str = "Whether its frontends answer";
 const BACKENDS_QUESTION: &str = "Whether its backends answer";
 
+/// Judges backends that were not dialled by what their clients met.
+fn judge_clients(case: &Case<'_>) -> Option<Judgement> {
+    let view = case.table().services.find_by_name(&case.view()?.key.name).next()?;
+    let failing = list_failing_of(view, case.datapath());
+    let first = failing.first()?;
+    let more = match failing.len() - 1 {
+        0 => String::new(),
+        more => format!(" So it is with {more} more."),
+    };
+    let dial = Remedy::safe("Run this diagnosis without `--no-probe`: it dials each backend.");
+    Some(Judgement::error(format!("{first}.{more}")).remedy(dial))
+}
+
 /// Judges frontends or backends that were not dialled.
 fn judge_untried(case: &Case<'_>, what: &str) -> Judgement {
     let of_backends = what == BACKENDS_QUESTION;
+    if let Some(judgement) = of_backends.then(|| judge_clients(case)).flatten() {
+        return judgement;
+    }
     if let Some((_, why)) = list_not_tried(case, of_backends).first() {
         let sentence = format!("{what} was not tried: {why}.");
         return match of_backends || !are_parts_judged(case) {

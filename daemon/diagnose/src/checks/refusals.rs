@@ -149,7 +149,9 @@ fn judge_no_denial(case: &Case<'_>) -> Judgement {
 
 fn judge_unreported(lost: u64, refused: u64) -> Judgement {
     if lost == 0 || refused == 0 {
-        return Judgement::ok("No client was refused or dropped in the last five minutes.");
+        return Judgement::ok(
+            "holdfast itself refused and dropped no client of it in the last five minutes.",
+        );
     }
     Judgement::unknown(
         "No client is listed as refused, but the programs lost some refusals on this node, and its ports have \

@@ -3,8 +3,10 @@
 //! Invariant: a backend is named while its service sends it clients. Any host may forge a refusal in a backend's name,
 //! so this is a reason to look.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
@@ -78,6 +80,11 @@ impl ResolvedQuery {
     }
 }
 
+/// The backends of a service that failed clients, each in a sentence without its full stop, the newest first.
+pub(crate) fn list_failing_of(view: &Arc<ServiceView>, datapath: &DatapathView) -> Vec<String> {
+    describe_failing(datapath, &Subject::from_view(view), None)
+}
+
 /// The backends at these frontends that failed clients, each in a sentence; of a query for one backend, that one.
 fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<SocketAddr>) -> Vec<String> {
     let Some(status) = datapath.status() else { return Vec::new() };
@@ -86,8 +93,12 @@ fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<Soc
         only.is_none_or(|only| only == it.backend)
             && dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
     };
-    let failing = list_failures(status).filter(|(it, ..)| is_its(it)).take(BACKENDS_MAX);
+    let mut failing: Vec<_> = list_failures(status).filter(|(it, ..)| is_its(it)).collect();
+    // The newest is what the client of the question met.
+    failing.sort_by_key(|(_, _, seen)| Reverse(*seen));
     failing
+        .into_iter()
+        .take(BACKENDS_MAX)
         .map(|(it, what, seen)| {
             let at = status.time_at(seen);
             format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)

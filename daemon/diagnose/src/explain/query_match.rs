@@ -6,6 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
 use holdfast_core::words;
@@ -46,6 +47,15 @@ impl DialTarget {
         Self { address: canonical, protocol }
     }
 
+    /// The first address of the node that answers node ports, in place of a star.
+    pub(super) fn at_node(&self, node: &NodeFacts) -> Self {
+        let family = Family::from_address(self.address.ip());
+        let mut own = node.external_addresses().filter(|it| Family::from_address(*it) == family);
+        let known = if self.address.ip().is_unspecified() { own.next() } else { None };
+        let ip = known.unwrap_or_else(|| self.address.ip());
+        Self { address: SocketAddr::new(ip, self.address.port()), protocol: self.protocol.clone() }
+    }
+
     /// Whether the query includes this protocol.
     fn matches_protocol(&self, protocol: &Protocol) -> bool {
         self.protocol.as_ref().is_none_or(|asked| asked == protocol)
@@ -54,10 +64,14 @@ impl DialTarget {
 
 impl fmt::Display for DialTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.protocol {
-            Some(protocol) => write!(f, "{}/{protocol}", self.address),
-            None => write!(f, "{}", self.address),
+        let (ip, port) = (self.address.ip(), self.address.port());
+        // A star stands for the addresses of this node, as in tables.
+        match ip {
+            IpAddr::V4(ip) if ip.is_unspecified() => write!(f, "*:{port}")?,
+            IpAddr::V6(ip) if ip.is_unspecified() => write!(f, "[*]:{port}")?,
+            _ => write!(f, "{}", self.address)?,
         }
+        self.protocol.iter().try_for_each(|protocol| write!(f, "/{protocol}"))
     }
 }
 
@@ -83,6 +97,11 @@ pub(super) struct Subject {
 }
 
 impl Subject {
+    /// A service with all of its frontends.
+    pub(super) fn from_view(view: &Arc<ServiceView>) -> Self {
+        Self { frontends: (0..view.frontends.len()).collect(), view: Arc::clone(view) }
+    }
+
     pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }

@@ -61,7 +61,7 @@ pub fn describe_frontend(view: &ServiceView, it: &FrontendView, snapshot: &Snaps
         }
         Verdict::Conflict => {
             let (owner, rule) = describe_owner(view, it, snapshot);
-            format!("{name} is not served, because {owner} has the address{rule}.")
+            format!("{name} is not served, because {owner} has the address and its clients{rule}.")
         }
         Verdict::Unprogrammed if it.reason == Some(Reason::Address) => {
             format!("{name} is not served, because {}.", AddressRefusal::classify(it, snapshot).reason())

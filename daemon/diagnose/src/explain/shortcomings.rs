@@ -21,7 +21,10 @@ impl ResolvedQuery {
         let views = || self.subjects.iter().map(|subject| &*subject.view);
         let closed = views().flat_map(|view| given.closed_health_ports(view)).next();
         let checks: Vec<String> = views().flat_map(|view| list_failing_checks(given, view)).collect();
-        closed.map_or_else(|| describe_failing_checks(&checks), |why| describe_closed_port(&why))
+        let taken = self.subjects.iter().flat_map(|it| given.describe_other_processes(it)).next();
+        let closed = closed.map(|why| describe_closed_port(&why));
+        let taken = taken.map(|meaning| format!(" But {meaning}."));
+        closed.or(taken).unwrap_or_else(|| describe_failing_checks(&checks))
     }
 }
 

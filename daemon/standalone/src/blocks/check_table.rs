@@ -157,6 +157,14 @@ impl CheckTable {
         (named, more)
     }
 
+    /// The services with unusable backends.
+    pub(super) fn list_failing_services(&self) -> Vec<ObjectName> {
+        let services: Vec<(ObjectName, CheckRows)> =
+            lock(&self.0).iter().map(|(name, rows)| (name.clone(), Arc::clone(rows))).collect();
+        let fails = |rows: &CheckRows| rows.values().any(|row| !row.current().usable);
+        services.into_iter().filter(|(_, rows)| fails(rows)).map(|(name, _)| name).collect()
+    }
+
     /// The checks of a service's backends.
     pub(super) fn service_checks(&self, service: &ObjectName) -> CheckStatuses {
         let rows = lock(&self.0).get(service).map(Arc::clone).unwrap_or_default();

@@ -59,6 +59,16 @@ impl CheckStats {
         self.table.unusable(most)
     }
 
+    /// Whether the checks of any backend fail.
+    pub fn has_unusable(&self) -> bool {
+        !self.table.list_failing_services().is_empty()
+    }
+
+    /// The services with backends whose checks fail.
+    pub fn failing_services(&self) -> Vec<ObjectName> {
+        self.table.list_failing_services()
+    }
+
     /// The last check of one backend; `None`: it is not checked.
     pub fn backend_check(&self, service: &ObjectName, backend: SocketAddr) -> Option<CheckStatus> {
         self.table.backend_check(service, backend)

@@ -34,6 +34,19 @@ const DEAD_POD: &[Ask] = &[
         &["shop/web NodePort serving - refused 2 2/2 1 manifests", "1 of 1 needs attention", NEXT],
     )
     .on(Datapath::Kernel),
+    // The verdict is good.
+    Ask::new(
+        &["frontends", "--only", "trouble"],
+        0,
+        &["10.96.0.10:80/TCP serving - refused", "*:30080/TCP serving - refused"],
+    )
+    .on(Datapath::Kernel),
+    Ask::new(
+        &["diagnose", "shop/web", "--no-probe"],
+        3,
+        &["10.1.0.3:8080 refused clients of 192.0.2.1:30080/TCP, the last one at 20", "without `--no-probe`"],
+    )
+    .on(Datapath::Kernel),
     Ask::new(
         &["frontends"],
         0,
@@ -74,6 +87,12 @@ const CHECKED_BACKEND: &[Ask] = &[
         ],
     ),
     Ask::new(&["frontends"], 0, &["10.96.0.10:80/TCP serving - checks 127.0.0.8:8080"]),
+    Ask::new(&["services", "--only", "trouble"], 0, &["static/web Static serving - checks 1 1/2"]),
+    Ask::new(
+        &["explain"],
+        1,
+        &["Each frontend has backends, and health checks of others fail: `holdfast status` names them."],
+    ),
     Ask::new(&["backends"], 0, &["127.0.0.9:8080/TCP unused unready checks", "1 of 2 needs attention"]),
     Ask::new(&["drain", "127.0.0.8"], 1, &["127.0.0.8"]),
     Ask::new(
@@ -107,6 +126,17 @@ const SELECTOR: &[Ask] =
     &[Ask::new(&["services"], 0, &["shop/web ClusterIP refusing no-endpoints outage 1 0/0", NEXT])];
 
 const NODE_PORT: &[Ask] = &[
+    Ask::new(&["services", "--only", "trouble"], 0, &["shop/web NodePort serving - node-port 2 1/1"]),
+    Ask::new(
+        &["explain", "30080", "--from", "10.2.0.2"],
+        0,
+        &[
+            "A TCP packet from 10.2.0.2 to 192.0.2.1:30080 is sent to 10.1.0.2:8080 of shop/web",
+            "lead to bed_child",
+        ],
+    )
+    .never(&["0.0.0.0"])
+    .on(Datapath::Kernel),
     Ask::new(&["services"], 0, &["shop/web NodePort serving - node-port 2 1/1", NEXT]),
     Ask::new(
         &["frontends"],
