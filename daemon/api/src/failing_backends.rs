@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::words;
-use holdfast_diagnose::explain::find_failing_owner;
 use holdfast_status::datapath::{BackendRefusals, Status};
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
@@ -70,7 +69,7 @@ pub(super) fn find_failing<'a>(snapshot: &'a Snapshot, datapath: &DatapathView) 
     for (dialled, backends) in failures {
         let Some(key) = dialled_key(&dialled) else { continue };
         all.extend(backends.into_iter().filter_map(|((backend, how), at)| {
-            let owner = find_failing_owner(&owners, &key, backend)?;
+            let owner = owners.find_failing_owner(&key, backend)?;
             Some(Failing { owner, backend, how, dialled, at })
         }));
     }

@@ -38,7 +38,6 @@ use details::{AppliedState, DesiredState, RejectedUpdate};
 pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
-pub use failing_backends::find_failing_owner;
 pub(crate) use failing_backends::list_failing_of;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;

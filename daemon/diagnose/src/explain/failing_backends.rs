@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
-use holdfast_status::datapath::{BackendRefusal, Status};
+use holdfast_status::datapath::BackendRefusal;
 use holdfast_status::views::datapath::DatapathView;
-use holdfast_status::views::refusals::{FrontendOwner, Owners};
+use holdfast_status::views::refusals::{Owners, takes_clients};
 
 use super::query_match::{ExplainQuery, QueryMatch, Subject};
 use super::{ExplainEvidence, ResolvedQuery};
@@ -20,31 +20,14 @@ use super::{ExplainEvidence, ResolvedQuery};
 /// The most backends of one service that are named.
 const BACKENDS_MAX: usize = 16;
 
-/// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.
-fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
-    let port = frontend.position.and_then(|position| view.ports.get(position));
-    let row = port.and_then(|port| port.rows.find(backend));
-    row.is_some_and(|row| row.is_chosen())
-}
-
 /// Whether any backend of this node has failed clients lately, and its service sends it more.
 pub(super) fn has_failing(snapshot: &Snapshot, datapath: &DatapathView) -> bool {
     let Some(status) = datapath.status() else { return false };
-    let failures: Vec<BackendRefusal> = list_failures(status).map(|(it, ..)| it).collect();
+    let failures: Vec<BackendRefusal> = status.backend_failures().map(|(it, ..)| it).collect();
     let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(dialled_key));
     failures
         .iter()
-        .any(|it| dialled_key(it).is_some_and(|key| find_failing_owner(&owners, &key, it.backend).is_some()))
-}
-
-/// The service that sends clients of what was dialled to this backend, which failed one. `None`: it sends none any
-/// more.
-pub fn find_failing_owner<'a>(
-    owners: &Owners<'a>,
-    dialled: &FrontendKey,
-    backend: SocketAddr,
-) -> Option<FrontendOwner<'a>> {
-    owners.find_owner(dialled).filter(|(view, frontend)| takes_clients(view, frontend, backend))
+        .any(|it| dialled_key(it).is_some_and(|key| owners.find_failing_owner(&key, it.backend).is_some()))
 }
 
 fn dialled_key(failure: &BackendRefusal) -> Option<FrontendKey> {
@@ -93,7 +76,7 @@ fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<Soc
         only.is_none_or(|only| only == it.backend)
             && dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
     };
-    let mut failing: Vec<_> = list_failures(status).filter(|(it, ..)| is_its(it)).collect();
+    let mut failing: Vec<_> = status.backend_failures().filter(|(it, ..)| is_its(it)).collect();
     // The newest is what the client of the question met.
     failing.sort_by_key(|(_, _, seen)| Reverse(*seen));
     failing
@@ -104,13 +87,6 @@ fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<Soc
             format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
         })
         .collect()
-}
-
-/// Each failure, what its clients met, and the time of the last one by the datapath's clock.
-fn list_failures(status: &Status) -> impl Iterator<Item = (BackendRefusal, &'static str, u32)> {
-    let refused = status.backend_refusals().into_iter().map(|(it, seen)| (it, "refused clients", seen));
-    let silent = status.flows.iter().flat_map(|flows| flows.sweep.silent_backends.clone());
-    refused.chain(silent.map(|(it, seen)| (it, "answered no client", seen)))
 }
 
 /// Whether clients dialled this frontend: its address, or an address of the node at its node port.

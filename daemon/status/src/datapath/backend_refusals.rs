@@ -80,6 +80,13 @@ impl Status {
         refusals
     }
 
+    /// Each failure of a backend, what its clients met, and the time of the last one by the datapath's clock.
+    pub fn backend_failures(&self) -> impl Iterator<Item = (BackendRefusal, &'static str, u32)> {
+        let refused = self.backend_refusals().into_iter().map(|(it, seen)| (it, "refused clients", seen));
+        let silent = self.flows.iter().flat_map(|flows| flows.sweep.silent_backends.clone());
+        refused.chain(silent.map(|(it, seen)| (it, "answered no client", seen)))
+    }
+
     /// The time of an event in that second of the programs' clock: the latest that is possible, so that no event is
     /// shown before its cause.
     pub fn time_at(&self, second: u32) -> Millis {

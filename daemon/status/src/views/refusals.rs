@@ -3,6 +3,7 @@
 //! Invariant: plain data, with times as people read them. A reader finds the names of services in the snapshot.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 
 pub use crate::datapath::Cause;
 use crate::datapath::{Denial, Refusal};
@@ -82,6 +83,23 @@ impl<'a> Owners<'a> {
     pub fn find_owner(&self, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
         candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
+
+    /// The service that sends clients of what was dialled to this backend, which failed one. `None`: it sends none any
+    /// more.
+    pub fn find_failing_owner(
+        &self,
+        dialled: &FrontendKey,
+        backend: SocketAddr,
+    ) -> Option<FrontendOwner<'a>> {
+        self.find_owner(dialled).filter(|(view, frontend)| takes_clients(view, frontend, backend))
+    }
+}
+
+/// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.
+pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: SocketAddr) -> bool {
+    let port = frontend.position.and_then(|position| view.ports.get(position));
+    let row = port.and_then(|port| port.rows.find(backend));
+    row.is_some_and(|row| row.is_chosen())
 }
 
 /// The key of a row's frontend in the maps, if it is there.
