@@ -14,6 +14,7 @@ pub mod engine;
 pub mod engine_thread;
 pub mod error;
 pub mod exposition;
+pub mod failing_backends;
 pub mod host_routes;
 pub mod hostname_watch;
 pub mod kube_proxy;

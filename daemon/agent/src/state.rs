@@ -16,7 +16,7 @@ mod sample;
 mod snapshot_writer;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

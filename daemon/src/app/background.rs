@@ -8,7 +8,7 @@ use holdfast_agent::devices;
 use holdfast_agent::node_port_listeners::{self, NodePortListeners};
 use holdfast_agent::proxies::netfilter_rules::{self, observers};
 use holdfast_agent::readings::Readings;
-use holdfast_agent::{host_routes, kube_proxy, probes, proxies, rejections, systemd};
+use holdfast_agent::{failing_backends, host_routes, kube_proxy, probes, proxies, rejections, systemd};
 use holdfast_config::{Config, DatapathKind, Mark, NodeName};
 use holdfast_evidence::event_watcher::{self, EventStatus};
 use holdfast_kubernetes::{event_recorder, pod_lookup};
@@ -51,6 +51,7 @@ impl BackgroundTasks {
         tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
         tasks.spawn(rejections::run(snapshots.clone()));
+        tasks.spawn(failing_backends::run(self.readings.datapath.clone(), snapshots.clone()));
         tasks.spawn(node_port_listeners::run(snapshots.clone(), self.node_port_listeners));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));

@@ -33,7 +33,7 @@ pub(super) fn snapshot() -> Snapshot {
 }
 
 /// The same of an engine that has seen these manifests.
-fn snapshot_from(manifests: &str) -> Snapshot {
+pub(crate) fn snapshot_from(manifests: &str) -> Snapshot {
     let (mut engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
     let files = [("everything.yaml".into(), manifests.as_bytes().to_vec())].into();
     let mut turn = |events: Vec<Event>, at| {

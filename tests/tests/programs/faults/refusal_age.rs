@@ -1,4 +1,4 @@
-//! The age of a refusal in `status`, while clients from outside are refused all the time.
+//! The age of a refusal in `status`, and its line in the journal, while clients from outside are refused all the time.
 
 use std::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn refusal_age(daemon: &Daemon<'_>) -> Option<u64> {
 }
 
 #[test]
-fn kernel_the_time_of_the_last_refusal_stays_new_while_clients_are_refused() {
+fn kernel_the_time_of_the_last_refusal_stays_new_and_one_line_tells_of_all() {
     let stage = Stage::new();
     let mut daemon = stage.daemon(&DEAD_POD, Datapath::Kernel);
     let _held = stage.bring_about(&DEAD_POD, &mut daemon, Datapath::Kernel);
@@ -41,6 +41,9 @@ fn kernel_the_time_of_the_last_refusal_stays_new_while_clients_are_refused() {
         std::thread::sleep(Duration::from_millis(200));
     }
     assert!(ages.iter().all(|age| *age <= AGE_MAX), "{ages:?}");
-    println!("{ages:?}");
+    let logged = daemon.logged();
+    let begun: Vec<_> = logged.lines().filter(|line| line.contains("WARN backends fail clients")).collect();
+    let [line] = begun.as_slice() else { panic!("{logged}") };
+    assert!(line.contains("service=shop/web backend=10.1.0.3:8080 how=\"refused clients\""), "{line}");
     daemon.stop().unwrap();
 }

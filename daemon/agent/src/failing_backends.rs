@@ -1,0 +1,110 @@
+//! Logs services whose backends fail clients.
+//!
+//! Invariant: one line per service when its first backend fails a client, and one when none does any more. What happens
+//! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use holdfast_core::keys::{FrontendKey, ServiceKey};
+use holdfast_core::snapshot::Snapshot;
+use holdfast_host::logging::line_limit::LineLimit;
+use holdfast_host::logging::messages::{self, say};
+use holdfast_status::datapath::{BackendRefusal, Status};
+use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::views::refusals::Owners;
+use tokio::sync::watch;
+
+/// What one client met: the backend, what the client dialled, and how it failed.
+type Failure = (BackendRefusal, &'static str);
+
+/// The services whose backends fail clients, each with its first failure and how many backends fail.
+type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
+
+/// Runs until the publisher of the datapath's state is gone.
+pub async fn run(
+    mut datapath: watch::Receiver<Arc<DatapathView>>,
+    snapshots: watch::Receiver<Arc<Snapshot>>,
+) {
+    let mut log = FailureLog::new();
+    while datapath.changed().await.is_ok() {
+        let view = Arc::clone(&datapath.borrow_and_update());
+        let failures = view.status().map(list_failures).unwrap_or_default();
+        if log.is_news(&failures) {
+            let snapshot = Arc::clone(&snapshots.borrow());
+            log.update(&snapshot, failures);
+        }
+    }
+}
+
+fn list_failures(status: &Status) -> BTreeSet<Failure> {
+    status.backend_failures().map(|(it, what, _)| (it, what)).collect()
+}
+
+struct FailureLog {
+    started: Instant,
+    quota: LineLimit,
+    failures: BTreeSet<Failure>,
+    services: FailingServices,
+}
+
+impl FailureLog {
+    fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            quota: LineLimit::default(),
+            failures: BTreeSet::new(),
+            services: FailingServices::new(),
+        }
+    }
+
+    /// Whether these are others than before. Only then are their services looked for, among all.
+    fn is_news(&self, failures: &BTreeSet<Failure>) -> bool {
+        self.failures != *failures
+    }
+
+    fn update(&mut self, snapshot: &Snapshot, failures: BTreeSet<Failure>) {
+        let now = group_by_service(snapshot, &failures);
+        let elapsed = self.started.elapsed();
+        for (service, (failure, backends)) in now.iter().filter(|(it, _)| !self.services.contains_key(*it)) {
+            log_begin(service, failure, *backends, self.quota.allow_line(elapsed));
+        }
+        for service in self.services.keys().filter(|it| !now.contains_key(*it)) {
+            say!(notice, messages::BACKENDS_ANSWER, %service);
+        }
+        (self.failures, self.services) = (failures, now);
+    }
+}
+
+fn group_by_service(snapshot: &Snapshot, failures: &BTreeSet<Failure>) -> FailingServices {
+    let dialled = |it: &BackendRefusal| FrontendKey::from_socket(it.frontend, it.transport);
+    let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(|(it, _)| dialled(it)));
+    let mut all = BTreeMap::<ServiceKey, (Failure, BTreeSet<SocketAddr>)>::new();
+    for failure in failures {
+        let key = dialled(&failure.0);
+        let owner = key.and_then(|key| owners.find_failing_owner(&key, failure.0.backend));
+        if let Some((view, _)) = owner {
+            let known = all.entry(view.key.clone()).or_insert_with(|| (*failure, BTreeSet::new()));
+            known.1.insert(failure.0.backend);
+        }
+    }
+    all.into_iter().map(|(key, (failure, backends))| (key, (failure, backends.len()))).collect()
+}
+
+/// Logs the first failure of a service. `allowed`: the line may be written, and how many were left out before it.
+fn log_begin(service: &ServiceKey, (failure, how): &Failure, backends: usize, allowed: Option<u64>) {
+    let BackendRefusal { backend, frontend, transport, .. } = failure;
+    let unsaid = allowed.filter(|unsaid| *unsaid > 0);
+    match allowed {
+        Some(_) => say!(
+            warn, messages::BACKENDS_FAIL,
+            %service, %backend, how, frontend = format!("{frontend}/{transport}"), backends, unsaid
+        ),
+        None => tracing::debug!(%service, %backend, how, "backends fail clients"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

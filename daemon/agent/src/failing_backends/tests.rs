@@ -1,0 +1,62 @@
+use holdfast_core::keys::Transport;
+use holdfast_core::op::QuotaId;
+
+use super::*;
+use crate::state::tests::snapshot_from;
+
+const WEB: &str = "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}, {addresses: [10.1.0.3]}]
+";
+
+fn failure(frontend: &str, backend: &str) -> Failure {
+    let refusal = BackendRefusal {
+        quota: QuotaId(1),
+        frontend: frontend.parse().unwrap(),
+        transport: Transport::Tcp,
+        backend: backend.parse().unwrap(),
+    };
+    (refusal, "refused clients")
+}
+
+#[test]
+fn a_service_is_named_once_with_the_number_of_its_failing_backends() {
+    let snapshot = snapshot_from(WEB);
+    let failing = |failures: &[Failure]| {
+        let grouped = group_by_service(&snapshot, &failures.iter().copied().collect());
+        grouped.into_iter().map(|(key, (_, backends))| (key.name.to_string(), backends)).collect::<Vec<_>>()
+    };
+    let [one, other] = ["10.1.0.2:8080", "10.1.0.3:8080"].map(|backend| failure("10.96.0.10:80", backend));
+    assert_eq!(failing(&[]), []);
+    assert_eq!(failing(&[one]), [("shop/web".to_owned(), 1)]);
+    assert_eq!(failing(&[one, other]), [("shop/web".to_owned(), 2)]);
+    // Its service sends it no client, or nobody has the address.
+    assert_eq!(failing(&[failure("10.96.0.10:80", "10.1.0.9:8080")]), []);
+    assert_eq!(failing(&[failure("10.96.0.99:80", "10.1.0.2:8080")]), []);
+}
+
+#[test]
+fn only_the_first_and_the_last_failure_of_a_service_are_news() {
+    let snapshot = snapshot_from(WEB);
+    let [one, other] = ["10.1.0.2:8080", "10.1.0.3:8080"].map(|backend| failure("10.96.0.10:80", backend));
+    let mut log = FailureLog::new();
+    let mut lines = Vec::new();
+    for failures in [&[one][..], &[one, other], &[other], &[], &[one]] {
+        let failures: BTreeSet<Failure> = failures.iter().copied().collect();
+        assert!(log.is_news(&failures));
+        let before = log.services.len();
+        log.update(&snapshot, failures.clone());
+        lines.push((before, log.services.len()));
+        assert!(!log.is_news(&failures));
+    }
+    assert_eq!(lines, [(0, 1), (1, 1), (1, 1), (1, 0), (0, 1)]);
+}
