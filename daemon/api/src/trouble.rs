@@ -17,7 +17,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Status};
 use holdfast_core::words;
 use holdfast_standalone::blocks::CheckStats;
-use holdfast_status::views::refusals::{Owners, programmed_key};
+use holdfast_status::views::refusals::{Owners, programmed_key, takes_clients};
 
 use super::denied_clients::find_shortages;
 use super::failing_backends::{Failure, find_failing};
@@ -154,7 +154,12 @@ impl TroubleIndex {
             _ => (view.frontend_health(frontend) == Health::Outage).then_some(Trouble::Outage),
         };
         let key = programmed_key(frontend);
-        let failing = self.failing_at(view).filter(|it| Some(it.frontend) == key);
+        // One that refuses clients of one address refuses those of all that lead to it.
+        let leads = |it: &&FailingAt| {
+            frontend.protocol.transport() == Some(it.frontend.transport)
+                && takes_clients(view, frontend, it.backend)
+        };
+        let failing = self.failing_at(view).filter(|it| key.is_some() && leads(it));
         let port = frontend.position.and_then(|position| view.ports.get(position));
         let checks = port.is_some_and(|port| self.fails_checks(view, port)).then_some(Trouble::Checks);
         let shortage = key.is_some_and(|key| self.shortages.contains(&key)).then_some(Trouble::Shortage);

@@ -15,7 +15,7 @@ use holdfast_api::form::Form;
 pub enum HealthProbe {
     /// The engine, the one task that writes to the kernel, makes progress: `/livez`
     Live,
-    /// The kernel serves all known services: `/readyz`
+    /// The kernel has the tables of all known services: `/readyz`
     Ready,
 }
 

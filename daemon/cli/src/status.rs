@@ -47,7 +47,8 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "what no client met within five minutes; for clients on this node also TCP backends that are silent, and UDP backends that fail: holdfast diagnose SERVICE dials them";
+const UNSEEN: &str = "backends that no client has dialled for five minutes: holdfast diagnose SERVICE dials them\n           \
+    for clients on this node: TCP backends that are silent, UDP backends that fail";
 
 /// The same, where the daemon sees no client's connect.
 const UNSEEN_CONNECTS: &str =

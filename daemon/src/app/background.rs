@@ -50,8 +50,7 @@ impl BackgroundTasks {
         self.readings.refusals.name_services(snapshots.clone());
         tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
-        tasks.spawn(rejections::run(snapshots.clone()));
-        tasks.spawn(failing_backends::run(self.readings.datapath.clone(), snapshots.clone()));
+        spawn_logs(tasks, &self.readings);
         tasks.spawn(node_port_listeners::run(snapshots.clone(), self.node_port_listeners));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));
@@ -92,6 +91,13 @@ impl BackgroundTasks {
         }
         self.requests
     }
+}
+
+/// Starts what only writes to the journal.
+fn spawn_logs(tasks: &mut JoinSet<()>, readings: &Readings) {
+    let Readings { snapshots, datapath, .. } = readings.clone();
+    tasks.spawn(rejections::run(snapshots.clone()));
+    tasks.spawn(failing_backends::run(datapath, snapshots));
 }
 
 /// Whether packets are translated; devices matter only then.

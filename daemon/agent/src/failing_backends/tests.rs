@@ -1,3 +1,5 @@
+//! Which services are failing, and when that is news.
+
 use holdfast_core::keys::Transport;
 use holdfast_core::op::QuotaId;
 

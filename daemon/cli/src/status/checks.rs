@@ -48,9 +48,15 @@ impl FailingBackend {
             "silent" => format!("answers no client of {frontend}/{protocol}"),
             how => format!("{how} clients of {frontend}/{protocol}"),
         };
-        let last = at.as_ref().map_or_else(String::new, |at| format!(", the last one at {at}"));
+        let last =
+            at.as_ref().map(|at| format!(", the last one at {}", whole_seconds(at))).unwrap_or_default();
         format!("{service}: {backend} {failure}{last}")
     }
+}
+
+/// A time without its fraction: the programs' clock has none.
+fn whole_seconds(at: &str) -> String {
+    at.split_once('.').map_or_else(|| at.to_owned(), |(seconds, _)| format!("{seconds}Z"))
 }
 
 impl FailingCheck {

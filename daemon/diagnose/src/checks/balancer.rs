@@ -367,7 +367,7 @@ pub(super) fn check_ip_mode(case: &Case<'_>) -> Judgement {
         balancer_facts(case).into_iter().flat_map(|facts| facts.hostnames.iter()).map(ToString::to_string);
     let outside: Vec<String> = proxied.chain(hosts).collect();
     match outside.is_empty() {
-        true => Judgement::ok("Its external addresses are served here, as far as there are any."),
+        true => Judgement::ok("Its external addresses are for this node to serve, as far as there are any."),
         false => Judgement::info(format!(
             "Not served here, because the balancer is to see the traffic: {}.",
             join_names(&outside)

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 use holdfast_status::datapath::BackendRefusal;
+use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::{Owners, takes_clients};
 
@@ -72,9 +73,12 @@ pub(crate) fn list_failing_of(view: &Arc<ServiceView>, datapath: &DatapathView) 
 fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<SocketAddr>) -> Vec<String> {
     let Some(status) = datapath.status() else { return Vec::new() };
     let is_its = |it: &BackendRefusal| {
-        let mut dialled = subject.frontends().filter(|frontend| is_dialled(frontend, it));
+        // One that refuses clients of one address refuses those of all that lead to it.
+        let mut asked =
+            subject.frontends().filter(|frontend| frontend.protocol.transport() == Some(it.transport));
         only.is_none_or(|only| only == it.backend)
-            && dialled.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
+            && subject.view.frontends.iter().any(|frontend| is_dialled(frontend, it))
+            && asked.any(|frontend| takes_clients(&subject.view, frontend, it.backend))
     };
     let mut failing: Vec<_> = status.backend_failures().filter(|(it, ..)| is_its(it)).collect();
     // The newest is what the client of the question met.
@@ -83,7 +87,8 @@ fn describe_failing(datapath: &DatapathView, subject: &Subject, only: Option<Soc
         .into_iter()
         .take(BACKENDS_MAX)
         .map(|(it, what, seen)| {
-            let at = status.time_at(seen);
+            // The programs' clock has no fractions.
+            let at = Rfc3339(status.time_at(seen).seconds());
             format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
         })
         .collect()

@@ -3,6 +3,7 @@
 //! Invariant: what `holdfast status` counts as failing at a service is a problem here too.
 
 use holdfast_core::health::Health;
+use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Verdict};
 
 use super::query_match::{ExplainQuery, QueryMatch, Subject};
@@ -24,14 +25,16 @@ impl ResolvedQuery {
             Health::Well | Health::Degraded => false,
         };
         let differs = |it: &FrontendRow<'_>| it.applied.matches == Some(false);
-        // A health check port belongs to the service, and to none of its addresses.
+        // Checks belong to the service, and to none of its addresses.
         let is_service = matches!(self.query, ExplainQuery::Service(_) | ExplainQuery::Trouble);
         let is_any_address =
             matches!(&self.query, ExplainQuery::Address(dialled) if dialled.address.ip().is_unspecified());
         let is_bad = |it: &ExplainedService<'_>| {
-            let is_closed = is_service && !(it.closed_ports.is_empty() && it.failing_checks.is_empty());
+            let has_balancer = it.frontends.iter().any(|row| row.r#type.0 == FrontendType::LoadBalancer);
+            let is_closed = has_balancer && !it.closed_ports.is_empty();
+            let is_down = is_service && !it.failing_checks.is_empty();
             let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
-            is_closed || is_taken || it.frontends.iter().any(differs)
+            is_closed || is_down || is_taken || it.frontends.iter().any(differs)
         };
         let fails =
             |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();

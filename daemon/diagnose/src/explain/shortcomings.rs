@@ -2,9 +2,10 @@
 //!
 //! Invariant: whatever `holdfast status` counts as failing at a service is in the first lines of its explanation too.
 
-use holdfast_core::snapshot::ServiceView;
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::{FrontendView, ServiceView};
 
-use super::query_match::ExplainQuery;
+use super::query_match::{ExplainQuery, QueryMatch};
 use super::{ExplainEvidence, ResolvedQuery};
 
 /// The most backends whose checks fail that are listed.
@@ -14,17 +15,30 @@ impl ResolvedQuery {
     /// The worst of what is not well with the services of the answer, in a sentence.
     pub(super) fn describe_shortcomings(&self, given: &ExplainEvidence) -> String {
         let failures = self.describe_failures(given);
-        // Checks and health ports belong to a service, and to none of its addresses.
-        if !failures.is_empty() || !matches!(self.query, ExplainQuery::Service(_)) {
+        if !failures.is_empty() {
             return failures;
         }
+        if !matches!(self.found, QueryMatch::Service | QueryMatch::Frontend) {
+            return String::new();
+        }
+        let closed = self.list_closed_ports(given).next();
+        // Checks belong to a service, and to none of its addresses.
+        if !matches!(self.query, ExplainQuery::Service(_)) {
+            return closed.map(|why| describe_closed_port(&why)).unwrap_or_default();
+        }
         let views = || self.subjects.iter().map(|subject| &*subject.view);
-        let closed = views().flat_map(|view| given.closed_health_ports(view)).next();
         let checks: Vec<String> = views().flat_map(|view| list_failing_checks(given, view)).collect();
         let taken = self.subjects.iter().flat_map(|it| given.describe_other_processes(it)).next();
         let closed = closed.map(|why| describe_closed_port(&why));
         let taken = taken.map(|meaning| format!(" But {meaning}."));
         closed.or(taken).unwrap_or_else(|| describe_failing_checks(&checks))
+    }
+
+    /// The health check ports that are not open, and why, where the query has an address of a load balancer.
+    pub(super) fn list_closed_ports(&self, given: &ExplainEvidence) -> impl Iterator<Item = String> {
+        let is_balanced = |it: &FrontendView| it.kind == FrontendType::LoadBalancer;
+        let asked = self.subjects.iter().filter(move |it| it.frontends().any(is_balanced));
+        asked.flat_map(|subject| given.closed_health_ports(&subject.view))
     }
 }
 
@@ -35,12 +49,13 @@ fn describe_closed_port(why: &str) -> String {
 fn describe_failing_checks(failing: &[String]) -> String {
     let Some(first) = failing.first() else { return String::new() };
     match failing.len() - 1 {
-        0 => format!(" But {first} fails its health checks, and gets no new client."),
-        more => format!(" But {first} and {more} more fail their health checks, and get no new client."),
+        0 => format!(" But {first} fails its health checks."),
+        more => format!(" But {first} and {more} more fail their health checks."),
     }
 }
 
-/// The backends of a `[[service]]` block that get no new clients because their health checks fail.
+/// The backends of a `[[service]]` block whose health checks fail. They get no new client, unless the block holds its
+/// last list.
 pub(super) fn list_failing_checks(given: &ExplainEvidence, view: &ServiceView) -> Vec<String> {
     let checks = given.checks(view).into_iter().flatten();
     let failing = checks.filter(|(_, check)| !check.usable && check.last.is_some());

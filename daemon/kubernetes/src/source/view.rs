@@ -72,8 +72,8 @@ pub struct Watch {
 /// The effect of a missing Node.
 fn describe_missing_node(node: &str) -> String {
     format!(
-        "the cluster has no Node {node:?}, so no endpoint counts as this node's: a Local policy finds none, and hints for \
-         zones have no effect"
+        "the cluster has no Node {node:?} (`name` under [node]), so no endpoint counts as this node's: a Local policy \
+         finds none, and hints for zones have no effect"
     )
 }
 

@@ -247,7 +247,7 @@ health_check = { interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }
             1,
             &[
                 "is served by 127.0.0.8:8080, since 20",
-                "But 127.0.0.9:8080 fails its health checks, and gets no new client.",
+                "But 127.0.0.9:8080 fails its health checks.",
                 "Cause and remedy: holdfast diagnose static/web",
                 "Configuration: the [[service]] block `web` in /",
                 "127.0.0.9:8080/TCP unused (unready), since ",
@@ -827,6 +827,12 @@ endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
         )
         .never(&["load balancers ask this daemon there", "Whether it is open", "0.0.0.0:30080"]),
         Ask::new(
+            &["explain", "203.0.113.10:80"],
+            1,
+            &["is served by 10.1.0.2:8080", "But its health check port 192.0.2.1:32000 is not open: "],
+        ),
+        Ask::new(&["explain", "10.96.0.10:80"], 0, &["is served by 10.1.0.2:8080"]).never(&["But "]),
+        Ask::new(
             &["explain", "shop/web"],
             1,
             &["But its health check port 192.0.2.1:32000 is not open: ", "Cause and remedy: holdfast diagnose shop/web"],
@@ -890,7 +896,8 @@ endpoints: [{addresses: [10.1.0.2]}]
                 " packets of 10.2.0.2, the last at 20",
                 " s ago): not in loadBalancerSourceRanges",
                 "next: holdfast explain 203.0.113.10:80 --from 10.2.0.2",
-                "not seen what no client met within five minutes; for clients on this node also TCP backends that are silent",
+                "not seen backends that no client has dialled for five minutes: holdfast diagnose SERVICE dials them for clients on \
+                 this node: TCP backends that are silent",
             ],
         )
         .on(Datapath::Kernel),
