@@ -4,7 +4,7 @@
  *
  * Owns: the tracepoint and `refused_connects`. Reads: the kernel's socket, `reverse`. Writes: `refused_connects`. The
  * tracepoint fires when a TCP socket receives an RST, so a connect that succeeds costs nothing. No processor waits for
- * another one here, and an RST costs two array accesses, however many there are.
+ * another one here, and an RST costs at most three array accesses, however many there are.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -86,6 +86,21 @@ INLINE void write_entry(struct refused_connect *entry, const struct endpoint *fr
 	entry->second = second;
 }
 
+/*
+ * The entry at a place, or the one beside it while another backend has the place: of two backends that refuse clients
+ * in turn, neither hides the other.
+ */
+INLINE struct refused_connect *find_entry(__u32 at, __u64 check)
+{
+	__u32 second = bpf_ktime_get_ns() / NS_PER_SECOND;
+	struct refused_connect *entry = bpf_map_lookup_elem(&refused_connects, &at);
+
+	if (!entry || entry->check == check || entry->second + 1 < second)
+		return entry;
+	at ^= 1;
+	return bpf_map_lookup_elem(&refused_connects, &at);
+}
+
 INLINE void save_refusal(const struct endpoint *frontend, const struct endpoint *backend)
 {
 	__u64 mixed = mix(hash_seed, frontend->port, 0);
@@ -96,7 +111,7 @@ INLINE void save_refusal(const struct endpoint *frontend, const struct endpoint 
 	group = mixed >> 32 & (REFUSED_GROUPS - 1);
 	mixed = mix_endpoint(mixed, backend->address, backend->port);
 	at = group * REFUSED_BACKENDS + (mixed >> 32 & (REFUSED_BACKENDS - 1));
-	entry = bpf_map_lookup_elem(&refused_connects, &at);
+	entry = find_entry(at, mixed);
 	if (entry)
 		write_entry(entry, frontend, backend, mixed);
 }
