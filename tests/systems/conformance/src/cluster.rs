@@ -20,11 +20,8 @@ use crate::{Built, ClusterError, control_plane, node, units, vpc};
 /// An apiserver is ready in five seconds; on two processors with five clusters it takes longer.
 const READY_LIMIT: Duration = Duration::from_secs(180);
 
-/// kube-router's routers know each other after six seconds; twice they never did.
-const ROUTES_LIMIT: Duration = Duration::from_secs(100);
-
-/// How often kube-router may begin anew.
-const ROUTES_ATTEMPTS: usize = 3;
+/// kube-router's routers know each other after six seconds; on a busy machine their pods start late.
+const ROUTES_LIMIT: Duration = Duration::from_secs(180);
 
 const KUBECTL_LIMIT: Duration = Duration::from_secs(300);
 
@@ -178,9 +175,12 @@ impl Cluster {
         self.wait_for_apiserver()?;
         let rights = if matches!(self.topology.proxy, Proxy::Holdfast { .. }) { RBAC } else { "" };
         let (network, dns) = (node::network_objects(&self.topology), node::cluster_dns(&self.topology));
-        let objects = [&node::objects(&self.topology), rights, &network, &dns];
         self.make_kinds()?;
-        self.apply(&objects.join("\n---\n"))?;
+        self.apply(&[&node::objects(&self.topology), rights].join("\n---\n"))?;
+        if self.topology.cni == Cni::KubeRouter {
+            self.wait_for_addresses()?;
+        }
+        self.apply(&[network, dns].join("\n---\n"))?;
         if self.topology.cni == Cni::Nobody {
             return Ok(());
         }
@@ -197,26 +197,32 @@ impl Cluster {
         self.kubectl(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"]).map(drop)
     }
 
+    /// Waits until each kubelet has written its node's addresses. kube-router reads them when a Node object comes, and
+    /// looks again after five minutes only. Elsewhere kubelet makes the object, with the addresses.
+    fn wait_for_addresses(&self) -> Result<(), ClusterError> {
+        let written = "--for=jsonpath={.status.addresses}";
+        self.kubectl(&["wait", written, "node", "--all", "--timeout=180s"]).map(drop)
+    }
+
     /// Waits until kube-router leads from each node to the pods of the others.
     fn wait_for_routes(&self) -> Result<(), ClusterError> {
         let nodes = || self.topology.node_names();
         let pairs: Vec<_> = nodes().flat_map(|from| nodes().map(move |to| (from, to))).collect();
-        let lead = || pairs.iter().all(|(from, to)| from == to || self.leads(*from, *to));
-        for _ in 0..ROUTES_ATTEMPTS {
-            if wait(ROUTES_LIMIT, lead) {
-                return Ok(());
-            }
-            // Its routers now and then do not find each other at the start of a cluster, and never look again.
-            self.kubectl(&["--namespace=kube-system", "delete", "pod", "--selector=k8s-app=kube-router"])?;
+        if wait(ROUTES_LIMIT, || pairs.iter().all(|(from, to)| from == to || self.leads(*from, *to))) {
+            return Ok(());
         }
-        let (awaited, last) = ("routes of kube-router".to_owned(), String::new());
-        Err(ClusterError::Late { awaited, limit: ROUTES_LIMIT, logs: self.logs_after_end(), last })
+        let logs = ["--namespace=kube-system", "logs", "--selector=k8s-app=kube-router", "--prefix"];
+        let last = format!("; last: {}", self.kubectl(&logs)?);
+        let (awaited, logs) = ("routes of kube-router".to_owned(), self.logs_after_end());
+        Err(ClusterError::Late { awaited, limit: ROUTES_LIMIT, logs, last })
     }
 
     fn leads(&self, from: MachineName, to: MachineName) -> bool {
-        let ranges = to.pods().into_iter().take(if self.topology.family == Family::Dual { 2 } else { 1 });
-        ranges.into_iter().all(|range| {
-            let route = self.on(from.as_str()).and_then(|node| node.run(&["ip", "route", "show", &range]));
+        let families = if self.topology.family == Family::Dual { 2 } else { 1 };
+        ["-4", "-6"].into_iter().zip(to.pods()).take(families).all(|(family, range)| {
+            // Without its family, `ip` finds no route of IPv6.
+            let asked = ["ip", family, "route", "show", &range];
+            let route = self.on(from.as_str()).and_then(|node| node.run(&asked));
             route.is_ok_and(|route| !route.stdout.is_empty())
         })
     }
