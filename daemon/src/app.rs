@@ -197,6 +197,7 @@ impl App {
                 filters: senders.filters,
                 routes: senders.routes,
                 node_port_listeners: senders.node_port_listeners,
+                kept_refusals: senders.kept_refusals,
                 requests,
                 drain_orders: draining,
             },

@@ -1,7 +1,9 @@
-//! Logs services whose backends fail clients.
+//! Logs services whose backends fail clients, and keeps failures that the datapath forgets while nobody dials again.
 //!
 //! Invariant: one line per service when its first backend fails a client, and one when none does any more. What happens
 //! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines.
+
+mod memory;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -12,10 +14,12 @@ use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_host::logging::line_limit::LineLimit;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_status::datapath::{BackendRefusal, Status};
-use holdfast_status::views::datapath::DatapathView;
+use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
 use holdfast_status::views::refusals::Owners;
 use tokio::sync::watch;
+
+use self::memory::FailureMemory;
+use crate::readings::Readings;
 
 /// What one client met: the backend, what the client dialled, and how it failed.
 type Failure = (BackendRefusal, &'static str);
@@ -24,16 +28,19 @@ type Failure = (BackendRefusal, &'static str);
 type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
 
 /// Runs until the publisher of the datapath's state is gone.
-pub async fn run(
-    mut datapath: watch::Receiver<Arc<DatapathView>>,
-    snapshots: watch::Receiver<Arc<Snapshot>>,
-) {
-    let mut log = FailureLog::new();
+pub async fn run(readings: Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
+    let (mut log, mut memory) = (FailureLog::new(), FailureMemory::default());
+    let mut datapath = readings.datapath.clone();
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
-        let failures = view.status().map(list_failures).unwrap_or_default();
+        let Some(status) = view.status() else { continue };
+        let snapshot = readings.snapshot();
+        let still = memory.update(status, &snapshot, readings.port_counts().as_ref());
+        if **kept.borrow() != still {
+            kept.send_replace(Arc::new(still));
+        }
+        let failures = readings.datapath().status().map(list_failures).unwrap_or_default();
         if log.is_news(&failures) {
-            let snapshot = Arc::clone(&snapshots.borrow());
             log.update(&snapshot, failures);
         }
     }

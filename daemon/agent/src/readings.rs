@@ -21,6 +21,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{FlowTable, LiveMaps, PortCounters, PortCounts};
+use holdfast_status::datapath::BackendRefusals;
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::views::announcements::AnnouncementStatus as Routes;
 use holdfast_status::views::apiserver::ApiserverView;
@@ -152,6 +153,8 @@ pub struct Readings {
     pub closed_listeners: watch::Receiver<Vec<String>>,
     /// Processes of this node that listen at node ports.
     pub node_port_listeners: watch::Receiver<NodePortListeners>,
+    /// Failures of backends that the datapath has forgotten, and that nobody has dialled since.
+    pub kept_refusals: watch::Receiver<Arc<BackendRefusals>>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
@@ -177,8 +180,11 @@ impl Readings {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
+    /// The datapath's state, with the failures of backends that nobody has dialled since.
     pub fn datapath(&self) -> Arc<DatapathView> {
-        Arc::clone(&self.datapath.borrow())
+        let now = Arc::clone(&self.datapath.borrow());
+        let kept = Arc::clone(&self.kept_refusals.borrow());
+        if kept.is_empty() { now } else { Arc::new(now.with_kept_refusals(&kept)) }
     }
 
     /// The client counts of all ports; `None` without programs in the kernel.

@@ -47,7 +47,7 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude from a good status.
-const UNSEEN: &str = "backends that no client has dialled for five minutes: holdfast diagnose SERVICE dials them\n           \
+const UNSEEN: &str = "backends that no client has dialled lately: holdfast diagnose SERVICE dials them\n           \
     for clients on this node: TCP backends that are silent, UDP backends that fail";
 
 /// The same, where the daemon sees no client's connect.

@@ -12,6 +12,7 @@ use holdfast_agent::{failing_backends, host_routes, kube_proxy, probes, proxies,
 use holdfast_config::{Config, DatapathKind, Mark, NodeName};
 use holdfast_evidence::event_watcher::{self, EventStatus};
 use holdfast_kubernetes::{event_recorder, pod_lookup};
+use holdfast_status::datapath::BackendRefusals;
 use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
@@ -30,6 +31,7 @@ pub(super) struct BackgroundTasks {
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
     pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
+    pub(super) kept_refusals: watch::Sender<Arc<BackendRefusals>>,
     pub(super) requests: ClientRequests,
     pub(super) drain_orders: DrainOrders,
 }
@@ -50,7 +52,7 @@ impl BackgroundTasks {
         self.readings.refusals.name_services(snapshots.clone());
         tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
-        spawn_logs(tasks, &self.readings);
+        spawn_observers(tasks, &self.readings, self.kept_refusals);
         tasks.spawn(node_port_listeners::run(snapshots.clone(), self.node_port_listeners));
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));
@@ -93,11 +95,10 @@ impl BackgroundTasks {
     }
 }
 
-/// Starts what only writes to the journal.
-fn spawn_logs(tasks: &mut JoinSet<()>, readings: &Readings) {
-    let Readings { snapshots, datapath, .. } = readings.clone();
-    tasks.spawn(rejections::run(snapshots.clone()));
-    tasks.spawn(failing_backends::run(datapath, snapshots));
+/// Starts what watches objects and backends for people.
+fn spawn_observers(tasks: &mut JoinSet<()>, readings: &Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
+    tasks.spawn(rejections::run(readings.snapshots.clone()));
+    tasks.spawn(failing_backends::run(readings.clone(), kept));
 }
 
 /// Whether packets are translated; devices matter only then.

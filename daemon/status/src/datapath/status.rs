@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::backend_refusals::RefusedConnects;
+use super::backend_refusals::{BackendRefusals, RefusedConnects};
 use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
 use crate::rfc3339::Millis;
@@ -58,6 +58,8 @@ pub struct Status {
     pub stale_sockets: Option<SocketSweepProgress>,
     /// Which backends refused clients of this node's sockets.
     pub refused_connects: RefusedConnects,
+    /// Older refusals of backends that nobody has dialled since.
+    pub kept_refusals: BackendRefusals,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,
     /// When this was read, on the node's clock.

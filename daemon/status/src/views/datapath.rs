@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::datapath::Status;
+use crate::datapath::{BackendRefusals, Status};
 use holdfast_core::words;
 
 use super::devices::DeviceDecision;
@@ -39,6 +39,12 @@ impl DatapathView {
     /// The same view with the role of each device.
     pub fn with_devices(self, devices: Arc<[DeviceDecision]>) -> Self {
         Self { devices, ..self }
+    }
+
+    /// The same view with older refusals that still count.
+    pub fn with_kept_refusals(&self, kept: &BackendRefusals) -> Self {
+        let status = self.status.clone().map(|status| Status { kept_refusals: kept.clone(), ..status });
+        Self { status, devices: Arc::clone(&self.devices) }
     }
 
     /// Why clients get something else than the maps say; `None` where programs of ours read these maps.
