@@ -30,8 +30,7 @@ pub(super) struct BackgroundTasks {
     pub(super) devices: DeviceSenders,
     pub(super) filters: watch::Sender<Arc<[Filter]>>,
     pub(super) routes: watch::Sender<Arc<AnnouncementStatus>>,
-    pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
-    pub(super) kept_refusals: watch::Sender<Arc<BackendRefusals>>,
+    pub(super) observed: ObservationSenders,
     pub(super) requests: ClientRequests,
     pub(super) drain_orders: DrainOrders,
 }
@@ -52,8 +51,7 @@ impl BackgroundTasks {
         self.readings.refusals.name_services(snapshots.clone());
         tasks.spawn(self.drain_orders.run(events.clone()));
         tasks.spawn(probes::run(snapshots.clone(), config, events, probes));
-        spawn_observers(tasks, &self.readings, self.kept_refusals);
-        tasks.spawn(node_port_listeners::run(snapshots.clone(), self.node_port_listeners));
+        spawn_observers(tasks, &self.readings, self.observed);
         if let (Some(access), Some(announced)) = (reload.access.clone(), announced) {
             tasks.spawn(event_recorder::run(snapshots, access, node.as_str().into(), announced));
         }
@@ -95,9 +93,13 @@ impl BackgroundTasks {
     }
 }
 
-/// Starts what watches objects and backends for people.
-fn spawn_observers(tasks: &mut JoinSet<()>, readings: &Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
+/// Where processes at node ports are published, and refusals that nobody has tried again.
+pub(super) type ObservationSenders = (watch::Sender<NodePortListeners>, watch::Sender<Arc<BackendRefusals>>);
+
+/// Starts what watches objects, ports and backends for people.
+fn spawn_observers(tasks: &mut JoinSet<()>, readings: &Readings, (ports, kept): ObservationSenders) {
     tasks.spawn(rejections::run(readings.snapshots.clone()));
+    tasks.spawn(node_port_listeners::run(readings.snapshots.clone(), ports));
     tasks.spawn(failing_backends::run(readings.clone(), kept));
 }
 

@@ -1,7 +1,7 @@
 //! Failures that the datapath has forgotten, while nobody has dialled their service since.
 //!
-//! Invariant: a failure is kept until a client dials the port again. The datapath tells then how that went, so a backend
-//! that serves clients is not called failing for long, and one that nobody has dialled is not called well.
+//! Invariant: a failure is kept until a client dials the port again. The datapath tells then how that went, so a
+//! backend that serves clients is not called failing for long, and one that nobody has dialled is not called well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
@@ -16,8 +16,8 @@ use holdfast_status::views::refusals::Owners;
 /// The most failures that are kept: a screen of them is read, and a host that forges refusals fills no memory.
 const KEPT_MAX: usize = 256;
 
-/// Seconds after a failure in which dials still belong to it: the datapath reads it a second later, and a burst of dials
-/// goes on meanwhile.
+/// Seconds after a failure in which dials still belong to it: the datapath reads it a second later, and a burst of
+/// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
 /// When a backend failed a client, and how often the port had been dialled by then.
