@@ -20,7 +20,7 @@ use serde::{Serialize, Serializer};
 
 use super::query::Filter;
 use super::table::{Column, Table, column, wide_column};
-use super::trouble::{TroubleIndex, Troubles};
+use super::trouble::{Trouble, TroubleIndex, Troubles};
 use holdfast_agent::readings::Readings;
 use holdfast_standalone::blocks::CheckStats;
 
@@ -73,7 +73,9 @@ pub(super) struct BackendRow<'a> {
     source: Code<Source>,
     /// Its health check, and the last result; null: it is not checked.
     check: Option<CheckStatus>,
-    #[serde(skip)]
+    /// What `holdfast status` counts as failing here, also where the verdict is good; empty: nothing.
+    #[serde(rename = "fails")]
+    #[schemars(with = "Vec<Code<Trouble>>")]
     troubles: Troubles,
 }
 

@@ -24,7 +24,7 @@ use super::form::Form;
 use super::limits;
 use super::query::Filter;
 use super::table::{Column, Table, column, wide_column};
-use super::trouble::{TroubleIndex, Troubles};
+use super::trouble::{Trouble, TroubleIndex, Troubles};
 use holdfast_agent::readings::Readings;
 
 #[derive(Debug, Default)]
@@ -66,7 +66,9 @@ pub(super) struct FrontendRow<'a> {
     since: Rfc3339,
     /// `namespace/name` of the service that has the address, if verdict is conflict.
     owner: Option<Text<&'a ServiceKey>>,
-    #[serde(skip)]
+    /// What `holdfast status` counts as failing here, also where the verdict is good; empty: nothing.
+    #[serde(rename = "fails")]
+    #[schemars(with = "Vec<Code<Trouble>>")]
     troubles: Troubles,
 }
 

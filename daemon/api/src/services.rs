@@ -25,7 +25,7 @@ use super::query::Filter;
 use super::rejection_list::{self, RejectionList};
 use super::table::{self, Column, Table, column, wide_column};
 use super::totals;
-use super::trouble::{TroubleIndex, Troubles};
+use super::trouble::{Trouble, TroubleIndex, Troubles};
 use holdfast_agent::readings::{Readings, counters};
 
 #[derive(Debug)]
@@ -85,7 +85,9 @@ pub(super) struct ServiceRow<'a> {
     /// How many rows it has in /backends.
     #[serde(skip)]
     all_backends: usize,
-    #[serde(skip)]
+    /// What `holdfast status` counts as failing here, also where the verdict is good; empty: nothing.
+    #[serde(rename = "fails")]
+    #[schemars(with = "Vec<Code<Trouble>>")]
     troubles: Troubles,
 }
 

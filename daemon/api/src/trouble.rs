@@ -19,6 +19,8 @@ use holdfast_core::words;
 use holdfast_standalone::blocks::CheckStats;
 use holdfast_status::views::refusals::{Owners, programmed_key, takes_clients};
 
+use serde::{Serialize, Serializer};
+
 use super::denied_clients::find_shortages;
 use super::failing_backends::{Failure, find_failing};
 
@@ -74,6 +76,12 @@ impl Troubles {
     /// As one cell; `None`: there are none.
     pub(super) fn cell(&self) -> Option<&Self> {
         (!self.is_empty()).then_some(self)
+    }
+}
+
+impl Serialize for Troubles {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(|it| it.as_str()))
     }
 }
 
