@@ -200,8 +200,8 @@ fn the_incident_in_its_smallest_form() {
         &curl(&[&url]),
         &expect![[r#"
             {"frontends": [
-            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]}
             ],"stale_since": null}
         "#]],
     );
@@ -211,8 +211,8 @@ fn the_incident_in_its_smallest_form() {
         &emptied,
         &expect![[r#"
             {"frontends": [
-            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","health":"outage","status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
+            {"address":"10.96.0.1","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test","port_name":"","source":"manifests","backends":[],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"refusing","reason":"vanished","health":"outage","status":"done","error":null,"since":"…","owner":null,"fails":["outage"]},
+            {"address":"10.96.0.2","port":80,"protocol":"TCP","type":"ClusterIP","service":"default/test-extended","port_name":"","source":"manifests","backends":[{"address":"1.1.1.1","port":80,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]}
             ],"stale_since": null}
         "#]],
     );
@@ -224,7 +224,7 @@ fn the_incident_in_its_smallest_form() {
         &curl(&[&daemon.url("/backends"), "-H", "Accept: application/json"]),
         &expect![[r#"
             {"backends": [
-            {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"weight":1,"drained_by":null,"drained_since":null,"source":"manifests","check":null}
+            {"address":"1.1.1.1","port":80,"protocol":"TCP","service":"default/test-extended","port_name":"","state":"active","ready":true,"serving":true,"terminating":false,"node":null,"zone":null,"slices":["default/slice-of-test-extended0"],"target":null,"since":"…","unused_because":null,"weight":1,"drained_by":null,"drained_since":null,"source":"manifests","check":null,"fails":[]}
             ],"stale_since": null}
         "#]],
     );
@@ -287,9 +287,9 @@ fn the_incident_as_recorded() {
         &before,
         &expect![[r#"
             {"frontends": [
-            {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
-            {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null},
-            {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null}
+            {"address":"192.168.60.179","port":443,"protocol":"TCP","type":"ClusterIP","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]},
+            {"address":"0.0.0.0","port":30965,"protocol":"TCP","type":"NodePort","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]},
+            {"address":"10.15.1.8","port":443,"protocol":"TCP","type":"LoadBalancer","service":"default/kubernetes-intranet","port_name":"https","source":"manifests","backends":[{"address":"169.254.128.7","port":60002,"state":"active"}],"external_backends":null,"affinity_timeout":null,"affinity_prefix":null,"source_ranges":[],"verdict":"serving","reason":null,"health":"well","status":"done","error":null,"since":"…","owner":null,"fails":[]}
             ],"stale_since": null}
         "#]],
     );
@@ -339,6 +339,7 @@ fn row(service: &str, ip: &str, serving: bool) -> Value {
         "source_ranges": [], "verdict": if serving { "serving" } else { "refusing" },
         "reason": if serving { Value::Null } else { json!("vanished") },
         "health": if serving { "well" } else { "outage" }, "status": "done", "error": null, "owner": null,
+        "fails": if serving { json!([]) } else { json!(["outage"]) },
     })
 }
 
