@@ -246,7 +246,7 @@ health_check = { interval = \"100ms\", timeout = \"100ms\", rise = 1, fall = 1 }
             &["explain", "static/web"],
             1,
             &[
-                "is served by 127.0.0.8:8080, since 20",
+                "127.0.0.8:8080, since 20",
                 "But 127.0.0.9:8080 fails its health checks.",
                 "Cause and remedy: holdfast diagnose static/web",
                 "Configuration: the [[service]] block `web` in /",
