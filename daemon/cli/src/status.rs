@@ -142,6 +142,8 @@ struct Service {
     since: Option<String>,
     #[serde(default)]
     owner: Option<String>,
+    #[serde(default)]
+    frontends: u64,
 }
 
 #[derive(Debug, Deserialize, Serialize)]

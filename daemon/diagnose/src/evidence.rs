@@ -278,6 +278,8 @@ pub struct WatchStatus {
     pub silent: Option<Duration>,
     /// Why it does not watch now.
     pub error: Option<String>,
+    /// Why this node's zone is unknown or may be stale.
+    pub zone_problem: Option<String>,
 }
 
 /// One test connection: from an exempt socket to a backend, from an ordinary one to a frontend.

@@ -23,6 +23,9 @@ pub(super) struct NotServing {
     since: Option<String>,
     /// The service that has its address.
     owner: Option<String>,
+    /// Whether it has several frontends, of which others may serve.
+    #[serde(skip)]
+    has_several: bool,
 }
 
 impl NotServing {
@@ -30,7 +33,7 @@ impl NotServing {
     pub(super) fn from_service(service: &Service) -> Option<Self> {
         let is_normal = |verdict: &String| matches!(verdict.as_str(), "serving" | "bypassed");
         let verdict = service.verdict.clone().filter(|verdict| !is_normal(verdict))?;
-        let Service { service, reason, health, since, owner, .. } = service;
+        let Service { service, reason, health, since, owner, frontends, .. } = service;
         Some(Self {
             service: service.clone(),
             verdict,
@@ -38,6 +41,7 @@ impl NotServing {
             health: health.clone(),
             since: since.clone(),
             owner: owner.clone(),
+            has_several: *frontends > 1,
         })
     }
 
@@ -58,6 +62,9 @@ impl NotServing {
 
     fn name(&self) -> String {
         match &self.owner {
+            Some(owner) if self.has_several => {
+                format!("{} ({owner} has one of its addresses)", self.service)
+            }
             Some(owner) => format!("{} ({owner} has its address)", self.service),
             None => self.service.clone(),
         }
@@ -104,6 +111,7 @@ mod tests {
             health: "intended".to_owned(),
             since: Some(format!("2026-01-08T11:11:{since:02}Z")),
             owner: (verdict == "conflict").then(|| "demo/first".to_owned()),
+            has_several: false,
         }
     }
 
@@ -120,6 +128,8 @@ mod tests {
                 "next: holdfast diagnose demo/thief",
             ]
         );
+        let partly = NotServing { has_several: true, ..service("thief", "conflict", 59) };
+        assert_eq!(partly.name(), "demo/thief (demo/first has one of its addresses)");
         assert!(describe_groups(&[]).is_empty());
     }
 }

@@ -325,7 +325,10 @@ pub(super) fn check_node(case: &Case<'_>) -> Judgement {
         return Judgement::warning(format!("Endpoints have hints, and node {} has no zone.", node.name))
             .remedy(Remedy::safe("Label the node with topology.kubernetes.io/zone."));
     }
-    Judgement::ok(format!("This is node {}.", node.name))
+    match case.watches().iter().find_map(|watch| watch.zone_problem.as_deref()) {
+        Some(problem) => Judgement::info(format!("This is node {}: {problem}.", node.name)),
+        None => Judgement::ok(format!("This is node {}.", node.name)),
+    }
 }
 
 #[cfg(test)]

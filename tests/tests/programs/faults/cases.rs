@@ -1109,7 +1109,7 @@ endpoints: [{addresses: [10.1.0.2]}]
 ",
     servers: &["10.1.0.2:8080", "10.1.0.3:8080"],
     asks: &[
-        Ask::new(&["status"], 1, &["conflict (claimed)", "has its address"]),
+        Ask::new(&["status"], 1, &["conflict (claimed)", "has one of its addresses"]),
         Ask::new(
             DIAGNOSE,
             3,

@@ -508,6 +508,7 @@ impl OwnGiven {
     fn own(&self) -> DaemonState {
         let silent = self.silent.unwrap_or(1);
         let watch = |what: &str| WatchStatus {
+            zone_problem: None,
             what: what.into(),
             state: "watching".into(),
             silent: (silent != u64::MAX).then(|| Duration::from_secs(silent)),
