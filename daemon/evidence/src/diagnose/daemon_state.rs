@@ -17,9 +17,8 @@ use holdfast_kubernetes::source::{State, Watch};
 
 pub fn gather_daemon_state(readings: &Readings, known: &KnownServices) -> DaemonState {
     let now = Instant::now();
-    let node = known.snapshot().node.name.clone();
     let watch = |it: Watch| WatchStatus {
-        zone_problem: it.zone_problem(&node),
+        zone_problem: it.zone_problem(&known.snapshot().node.name),
         what: it.what.as_str().to_owned(),
         state: it.state.as_str().to_owned(),
         silent: it.last_received.map(|received| now.saturating_duration_since(received)),
