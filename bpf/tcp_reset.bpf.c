@@ -14,7 +14,7 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
-/* The daemon sets a random seed: nobody can choose an address that shares the entries of another one. */
+/* The daemon sets a random seed, so a tenant cannot choose an address that shares the entries of another one. */
 const volatile __u64 hash_seed = 0;
 
 /* AF_INET and AF_INET6, whose header is not part of the kernel's. */

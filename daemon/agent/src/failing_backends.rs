@@ -1,24 +1,23 @@
-//! Logs services whose backends fail clients, and keeps failures that the datapath forgets while nobody dials again.
+//! Logs services whose backends fail clients, and keeps refusals that the datapath forgets while no client dials again.
 //!
 //! Invariant: one line per service when its first backend fails a client, and one when none does any more. What happens
-//! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines.
+//! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines. The journal's own limit shares
+//! the lines among namespaces.
 
-mod memory;
+mod kept_refusals;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_host::logging::line_limit::LineLimit;
 use holdfast_host::logging::messages::{self, say};
 use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
 use holdfast_status::views::refusals::Owners;
 use tokio::sync::watch;
 
-use self::memory::FailureMemory;
+use self::kept_refusals::KeptRefusals;
 use crate::readings::Readings;
 
 /// What one client met: the backend, what the client dialled, and how it failed.
@@ -29,15 +28,15 @@ type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
 
 /// Runs until the publisher of the datapath's state is gone.
 pub async fn run(readings: Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
-    let (mut log, mut memory) = (FailureLog::new(), FailureMemory::default());
+    let (mut log, mut older) = (FailureLog::default(), KeptRefusals::default());
     let mut datapath = readings.datapath.clone();
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
         let Some(status) = view.status() else { continue };
         let snapshot = readings.snapshot();
-        let still = memory.update(status, &snapshot, readings.port_counts().as_ref());
-        if **kept.borrow() != still {
-            kept.send_replace(Arc::new(still));
+        let now_kept = older.update(status, &snapshot, readings.port_counts().as_ref());
+        if **kept.borrow() != now_kept {
+            kept.send_replace(Arc::new(now_kept));
         }
         let failures = readings.datapath().status().map(list_failures).unwrap_or_default();
         if log.is_news(&failures) {
@@ -50,23 +49,13 @@ fn list_failures(status: &Status) -> BTreeSet<Failure> {
     status.backend_failures().map(|(it, what, _)| (it, what)).collect()
 }
 
+#[derive(Default)]
 struct FailureLog {
-    started: Instant,
-    quota: LineLimit,
     failures: BTreeSet<Failure>,
     services: FailingServices,
 }
 
 impl FailureLog {
-    fn new() -> Self {
-        Self {
-            started: Instant::now(),
-            quota: LineLimit::default(),
-            failures: BTreeSet::new(),
-            services: FailingServices::new(),
-        }
-    }
-
     /// Whether these are others than before. Only then are their services looked for, among all.
     fn is_news(&self, failures: &BTreeSet<Failure>) -> bool {
         self.failures != *failures
@@ -74,12 +63,11 @@ impl FailureLog {
 
     fn update(&mut self, snapshot: &Snapshot, failures: BTreeSet<Failure>) {
         let now = group_by_service(snapshot, &failures);
-        let elapsed = self.started.elapsed();
         for (service, (failure, backends)) in now.iter().filter(|(it, _)| !self.services.contains_key(*it)) {
-            log_begin(service, failure, *backends, self.quota.allow_line(elapsed));
+            log_begin(service, failure, *backends);
         }
         for service in self.services.keys().filter(|it| !now.contains_key(*it)) {
-            say!(notice, messages::BACKENDS_ANSWER, %service);
+            say!(notice, messages::FAILURES_ENDED, %service);
         }
         (self.failures, self.services) = (failures, now);
     }
@@ -100,17 +88,10 @@ fn group_by_service(snapshot: &Snapshot, failures: &BTreeSet<Failure>) -> Failin
     all.into_iter().map(|(key, (failure, backends))| (key, (failure, backends.len()))).collect()
 }
 
-/// Logs the first failure of a service. `allowed`: the line may be written, and how many were left out before it.
-fn log_begin(service: &ServiceKey, (failure, how): &Failure, backends: usize, allowed: Option<u64>) {
+fn log_begin(service: &ServiceKey, (failure, how): &Failure, backends: usize) {
     let BackendRefusal { backend, frontend, transport, .. } = failure;
-    let unsaid = allowed.filter(|unsaid| *unsaid > 0);
-    match allowed {
-        Some(_) => say!(
-            warn, messages::BACKENDS_FAIL,
-            %service, %backend, how, frontend = format!("{frontend}/{transport}"), backends, unsaid
-        ),
-        None => tracing::debug!(%service, %backend, how, "backends fail clients"),
-    }
+    let frontend = format!("{frontend}/{transport}");
+    say!(warn, messages::BACKENDS_FAIL, %service, %backend, how, frontend, backends);
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ pub struct Readings {
     pub closed_listeners: watch::Receiver<Vec<String>>,
     /// Processes of this node that listen at node ports.
     pub node_port_listeners: watch::Receiver<NodePortListeners>,
-    /// Failures of backends that the datapath has forgotten, and that nobody has dialled since.
+    /// Refusals that the datapath has forgotten. No client has dialled their services since.
     pub kept_refusals: watch::Receiver<Arc<BackendRefusals>>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
@@ -180,7 +180,7 @@ impl Readings {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
-    /// The datapath's state, with the failures of backends that nobody has dialled since.
+    /// The datapath's state, with the older refusals of services that no client has dialled since.
     pub fn datapath(&self) -> Arc<DatapathView> {
         let now = Arc::clone(&self.datapath.borrow());
         let kept = Arc::clone(&self.kept_refusals.borrow());

@@ -43,7 +43,7 @@ pub use cgroup::memory_limit;
 pub use conntrack::ConntrackOutcome;
 pub use devices::{POD_DEVICES_MAX, subscribe_driver_changes};
 pub use error::{StartError, describe_process};
-pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts};
+pub use flows::{FlowTable, PACKET_DROPS, PACKET_EVENTS, PacketCounts, keep_refusal};
 pub use holdfast_status::datapath::{
     AddressFilter, Arrival, BackendPortUsage, BackendRefusal, BackendRefusals, Cause, Denial, Device,
     DeviceSide, DeviceStatus, DsrTransports, EncapDirection, EvictedFlows, FastPathState, Features, Flow,

@@ -38,7 +38,7 @@ use details::{AppliedState, DesiredState, RejectedUpdate};
 pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
-pub(crate) use failing_backends::list_failing_of;
+pub(crate) use failing_backends::list_failing;
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
@@ -56,6 +56,7 @@ pub use place::{describe_precedence, format_place};
 use query_match::Subject;
 pub use query_match::{DialTarget, ExplainQuery, QueryMatch};
 pub use record_match::is_about;
+pub(crate) use rivals::{Claim, describe_claim, is_serious_claim, list_claims};
 use rivals::{describe_losers, describe_rivals};
 pub use sentence::{describe_frontend as sentence_of, describe_reason};
 pub use states::{BackendState, EndpointState, WriteStatus, backend_state, endpoint_state, write_status};

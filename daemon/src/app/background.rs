@@ -93,7 +93,7 @@ impl BackgroundTasks {
     }
 }
 
-/// Where processes at node ports are published, and refusals that nobody has tried again.
+/// Where processes at node ports are published, and refusals that no client has tried again.
 pub(super) type ObservationSenders = (watch::Sender<NodePortListeners>, watch::Sender<Arc<BackendRefusals>>);
 
 /// Starts what watches objects, ports and backends for people.

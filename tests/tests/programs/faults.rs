@@ -112,6 +112,7 @@ faults! {
     NAME_WITHOUT_NAMESPACE, memory_a_name_without_its_namespace, kernel_a_name_without_its_namespace;
     TWO_BLOCKS, memory_two_blocks_claim_one_frontend, kernel_two_blocks_claim_one_frontend;
     TWO_SERVICES, memory_two_services_claim_one_frontend, kernel_two_services_claim_one_frontend;
+    HOPELESS_CLAIM, memory_a_hopeless_claim, kernel_a_hopeless_claim;
     HEALTH_PORT, memory_a_health_port_is_taken, kernel_a_health_port_is_taken;
     SOURCE_RANGES, memory_source_ranges_exclude_the_client, kernel_source_ranges_exclude_the_client;
     ALL_UNREADY, memory_all_endpoints_are_unready, kernel_all_endpoints_are_unready;

@@ -50,7 +50,7 @@ fn a_service_is_named_once_with_the_number_of_its_failing_backends() {
 fn only_the_first_and_the_last_failure_of_a_service_are_news() {
     let snapshot = snapshot_from(WEB);
     let [one, other] = ["10.1.0.2:8080", "10.1.0.3:8080"].map(|backend| failure("10.96.0.10:80", backend));
-    let mut log = FailureLog::new();
+    let mut log = FailureLog::default();
     let mut lines = Vec::new();
     for failures in [&[one][..], &[one, other], &[other], &[], &[one]] {
         let failures: BTreeSet<Failure> = failures.iter().copied().collect();

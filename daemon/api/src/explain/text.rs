@@ -141,7 +141,7 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
     }
 }
 
-/// The load balancer, and who gets its clients on this node if not the service.
+/// The load balancer, and the service that gets its clients on this node, if that is another one.
 fn describe_balancer(it: &ExplainedService<'_>, balancer: &LoadBalancer<'_>) -> String {
     let is_lost = |frontend: &&FrontendRow<'_>| {
         frontend.r#type.0 == FrontendType::LoadBalancer && frontend.verdict.0 == Verdict::Conflict

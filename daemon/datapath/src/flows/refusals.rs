@@ -38,7 +38,7 @@ pub(super) fn record_refusal(it: &types::flow, now: u32, refusing: &mut BackendR
 }
 
 /// Keeps a refusal, or its latest time, if there is room for its quota.
-pub(crate) fn keep_refusal(refusal: BackendRefusal, at: u32, refusing: &mut BackendRefusals) {
+pub fn keep_refusal(refusal: BackendRefusal, at: u32, refusing: &mut BackendRefusals) {
     if let Some(seen) = refusing.get_mut(&refusal) {
         *seen = at.max(*seen);
     } else if refusing.len() < REFUSALS_MAX || evict_oldest(refusal.quota, refusing) {

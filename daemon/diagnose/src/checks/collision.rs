@@ -4,7 +4,6 @@
 
 use std::net::SocketAddr;
 
-use holdfast_core::health::Health;
 use holdfast_core::keys::{ServiceKey, Source};
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Verdict};
@@ -12,7 +11,9 @@ use serde_json::json;
 
 use crate::case::Case;
 use crate::command::{Command, CommandWord};
-use crate::explain::{describe_precedence, format_place};
+use crate::explain::{
+    Claim, describe_claim, describe_precedence, format_place, is_serious_claim, list_claims,
+};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{clean, join_names};
 use crate::limits::NAMED_MAX;
@@ -108,26 +109,19 @@ pub(super) fn describe_object(view: &ServiceView) -> String {
 /// Services that claim, without getting it, an address of this one or one that its node ports or cluster IPs cover.
 fn judge_rivals(case: &Case<'_>) -> Judgement {
     let Some(own) = case.view() else { return Judgement::not_applicable("There is no Service.") };
-    let is_in_vain =
-        |it: &&FrontendView| it.verdict == Verdict::Conflict && it.owner.as_ref() == Some(&own.key);
-    let views = case.table().services.with_problems();
-    let all: Vec<(&ServiceView, &FrontendView)> = views
-        .flat_map(|view| view.frontends.iter().filter(is_in_vain).map(move |it| (&**view, it)))
-        .collect();
-    // A claim on what a node port or a cluster IP covers is hopeless, and a derived ServiceImport is no other service.
-    let is_serious = |(view, it): &&(&ServiceView, &FrontendView)| {
-        describe_precedence(case.table(), view, it).is_some() && view.frontend_health(it) == Health::Outage
-    };
-    let serious = all.iter().find(is_serious);
-    let Some((view, first)) = serious.or_else(|| all.first()) else {
+    let table = case.table();
+    let all = list_claims(table, own);
+    let serious = all.iter().find(|claim| is_serious_claim(table, claim));
+    let Some(claim) = serious.or_else(|| all.first()) else {
         return Judgement::ok("No other service claims its addresses.");
     };
-    let others: Vec<_> = all.iter().filter(|(_, it)| !std::ptr::eq(*it, *first)).map(format_claim).collect();
+    let (view, first) = *claim;
+    let others: Vec<_> = all.iter().filter(|(_, it)| !std::ptr::eq(*it, first)).map(format_claim).collect();
     let more = match others.is_empty() {
         true => String::new(),
         false => format!(" So it is with {}.", join_names(others)),
     };
-    let sentence = format!("{}{more}", describe_rival(case, view, first));
+    let sentence = format!("{}{more}", describe_claim(table, claim, &format_frontend(first)));
     let judgement = match serious.is_some() {
         true => Judgement::warning(sentence).remedies(build_remedies(case, view, first)),
         false => Judgement::info(sentence),
@@ -136,14 +130,7 @@ fn judge_rivals(case: &Case<'_>) -> Judgement {
     judgement.with("rivals", json!(named))
 }
 
-fn describe_rival(case: &Case<'_>, rival: &ServiceView, it: &FrontendView) -> String {
-    let rule = describe_precedence(case.table(), rival, it);
-    let rule =
-        rule.map_or_else(String::new, |rule| format!(": the claim of {} comes first {rule}", case.name()));
-    format!("{} claims {} too, and does not get it{rule}.", rival.key.name, format_frontend(it))
-}
-
 /// A claim in vain.
-fn format_claim((view, it): &(&ServiceView, &FrontendView)) -> String {
+fn format_claim((view, it): &Claim<'_>) -> String {
     format!("{} ({})", view.key.name, format_frontend(it))
 }

@@ -17,7 +17,7 @@ use super::backend_failures::{
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
-use crate::explain::list_failing_of;
+use crate::explain::list_failing;
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
@@ -92,8 +92,7 @@ const BACKENDS_QUESTION: &str = "Whether its backends answer";
 
 /// Judges backends that were not dialled by what their clients met.
 fn judge_clients(case: &Case<'_>) -> Option<Judgement> {
-    let view = case.table().services.find_by_name(&case.view()?.key.name).next()?;
-    let failing = list_failing_of(view, case.datapath());
+    let failing = list_failing(case.view()?, case.datapath());
     let first = failing.first()?;
     let more = match failing.len() - 1 {
         0 => String::new(),

@@ -7,7 +7,7 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Verdict};
 
 use super::query_match::{ExplainQuery, QueryMatch, Subject};
-use super::rivals::describe_losers;
+use super::rivals::has_losers;
 use super::{ExplainedService, Explanation, FrontendRow, Outcome, ResolvedQuery};
 
 impl ResolvedQuery {
@@ -48,13 +48,10 @@ impl ResolvedQuery {
             {
                 true
             }
-            QueryMatch::Service if self.has_losers() => true,
+            QueryMatch::Service if self.subjects.iter().any(|it| has_losers(&self.snapshot, &it.view)) => {
+                true
+            }
             _ => answer.services.iter().any(is_bad) || failed.contains(&true),
         }
-    }
-
-    /// Whether other services claim addresses of these in vain.
-    fn has_losers(&self) -> bool {
-        self.subjects.iter().any(|it| !describe_losers(&self.snapshot, &it.view).is_empty())
     }
 }

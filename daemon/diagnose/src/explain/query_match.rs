@@ -97,12 +97,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    /// A service with all of its frontends.
-    pub(super) fn from_view(view: &Arc<ServiceView>) -> Self {
-        Self { frontends: (0..view.frontends.len()).collect(), view: Arc::clone(view) }
-    }
-
-    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
+    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> + Clone {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 

@@ -50,7 +50,7 @@ messages! {
     SERVICE_NOT_UPDATED = "01f3077bef8a1f7507b930a326709383", "service not updated; trying again";
     CLIENT_NOT_SERVED = "3bd1f127526f2ed69b587176a5a4b8aa", "a client was not served";
     BACKENDS_FAIL = "4d6f1c0a93b84e57a1f26b7c58d90e32", "backends fail clients";
-    BACKENDS_ANSWER = "b85e2f7d06c14a9890d3417fae6b5c21", "no client meets a failing backend any more";
+    FAILURES_ENDED = "b85e2f7d06c14a9890d3417fae6b5c21", "no client meets a failing backend any more";
     /// A comparison found a map that another program wrote to.
     MAPS_CHANGED = "8180364fe8250db68e5e000e5de240f1", "another program changed our maps; the differences are rewritten";
     PROGRAMS_CHANGED = "d51274d1a1030d1a74b5481fbe01b16c", "another program changed our programs, pins or bitmaps; restored";

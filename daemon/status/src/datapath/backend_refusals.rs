@@ -2,7 +2,7 @@
 //!
 //! Invariant: a refusal is recent for [`REFUSAL_SECONDS`]. After that it counts until the backend is known to have
 //! answered a later client, or for [`REFUSED_SECONDS_MAX`]: a fault that nobody meets any more is not mended by that.
-//! While nobody has dialled the service since, the daemon keeps it longer.
+//! While no client has dialled the service since, the daemon keeps it longer.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

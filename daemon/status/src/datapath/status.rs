@@ -58,7 +58,7 @@ pub struct Status {
     pub stale_sockets: Option<SocketSweepProgress>,
     /// Which backends refused clients of this node's sockets.
     pub refused_connects: RefusedConnects,
-    /// Older refusals of backends that nobody has dialled since.
+    /// Older refusals, of services that no client has dialled since.
     pub kept_refusals: BackendRefusals,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,

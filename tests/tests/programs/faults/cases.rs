@@ -777,6 +777,36 @@ endpoints: [{addresses: [10.1.0.2]}]
     ..BARE
 };
 
+/// Any tenant may write such a claim. It takes nothing, so the owner's answers are as without it.
+pub(super) const HOPELESS_CLAIM: Case = Case {
+    name: "a claim on a port of another's cluster IP",
+    config: "[kubernetes]\nexternal_ips = [\"10.96.0.0/16\"]\n",
+    manifests: "
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec: {type: ClusterIP, clusterIP: 10.96.0.10, ports: [{port: 80, targetPort: 8080}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: thief, namespace: other}
+spec: {type: ClusterIP, clusterIP: 10.96.0.12, externalIPs: [10.96.0.10], ports: [{port: 81, targetPort: 8080}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{port: 8080}]
+endpoints: [{addresses: [10.1.0.2]}]
+",
+    servers: &["10.1.0.2:8080"],
+    asks: &[
+        Ask::new(&["explain", "shop/web"], 0, &["is served by 10.1.0.2:8080"]).never(&["claims"]),
+        Ask::new(&["explain", "other/thief"], 1, &["10.96.0.10:81/TCP ExternalIP: conflict (claimed) since"]),
+    ],
+    ..BARE
+};
+
 pub(super) const HEALTH_PORT: Case = Case {
     name: "a health port is taken",
     config: "[kube_proxy]\nhealth = \"0.0.0.0:10256\"\n",

@@ -11,22 +11,21 @@
 #[path = "../shared/policies.rs"]
 mod policies;
 #[cfg(test)]
+#[path = "../shared/short_form.rs"]
+mod short_form;
+#[cfg(test)]
 #[path = "../shared/typing.rs"]
 mod typing;
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect_file;
-    use holdfast_conformance::{
-        Baseline, Cluster, Cni, Comparison, Exceptions, Family, Mode, Proxy, Suite, Topology,
-    };
+    use holdfast_conformance::{Cluster, Cni, Family, Mode, Proxy, Topology};
 
     use super::policies::stage::Stage;
     use super::policies::verdicts::{Difference, compare, table};
+    use super::short_form::check_short_form;
     use super::typing;
-
-    /// The tests of the short form.
-    const SHORT_MIN: usize = 24;
 
     /// What kube-proxy does; UPDATE_EXPECT=1 writes it anew.
     const RECORDED: &str = include_str!("verdicts.tsv");
@@ -58,12 +57,7 @@ mod tests {
     fn holdfast_does_beside_calico_what_kube_proxy_does() {
         let topology = Topology { cni: Cni::Calico, proxy: holdfast(), ..Topology::default() };
         let cluster = Cluster::start(&topology).unwrap();
-        let report = Suite::run(&Suite::short().selection, &cluster).unwrap();
-        let baseline = Baseline::load(&cluster.topology().id()).unwrap();
-        let comparison = Comparison::new(&baseline, &report, &Exceptions::read().unwrap());
-        println!("{comparison}{} passed", comparison.passed);
-        assert!(!baseline.is_empty() && comparison.failed() == 0, "{comparison}");
-        assert!(comparison.passed >= SHORT_MIN, "{comparison}");
+        check_short_form(&cluster);
         let datapath = typing::typed(&cluster, "n1", "holdfast datapath");
         assert!(datapath.contains("packets go through the stack: table ip"), "{datapath}");
     }

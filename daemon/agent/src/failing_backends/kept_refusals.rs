@@ -1,0 +1,175 @@
+//! Refusals that the datapath has forgotten, while no client has dialled their service since.
+//!
+//! Invariant: a refusal is kept until a client dials the port again. The datapath tells then how that went, so a backend
+//! that serves clients is not called failing for long, and one that no client has dialled is not called well. No
+//! namespace displaces the refusals of another that has fewer.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use holdfast_core::keys::FrontendKey;
+use holdfast_core::op::PortIndex;
+use holdfast_core::snapshot::Snapshot;
+use holdfast_datapath::{PortCounters, keep_refusal};
+use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
+use holdfast_status::views::refusals::Owners;
+
+/// Seconds after a refusal in which dials still belong to it: the datapath reads it a second later, and a burst of
+/// dials goes on meanwhile.
+const SAME_BURST_SECONDS: u32 = 15;
+
+#[derive(Debug, Default)]
+pub(super) struct KeptRefusals {
+    last: LastRefusals,
+    ports: KnownPorts,
+}
+
+/// The last refusal of each backend, and how often its port had been dialled by then.
+#[derive(Debug, Default)]
+struct LastRefusals {
+    seconds: BackendRefusals,
+    connects: BTreeMap<BackendRefusal, u64>,
+}
+
+/// The ports of failing backends. They are looked for among all services only when either has changed.
+#[derive(Debug, Default)]
+struct KnownPorts {
+    snapshot: Weak<Snapshot>,
+    failures: BTreeSet<BackendRefusal>,
+    found: BTreeMap<BackendRefusal, PortIndex>,
+}
+
+impl KnownPorts {
+    fn update(&mut self, snapshot: &Arc<Snapshot>, failures: BTreeSet<BackendRefusal>) {
+        let now = Arc::downgrade(snapshot);
+        if self.failures != failures || !self.snapshot.ptr_eq(&now) {
+            let found = find_ports(snapshot, &failures);
+            *self = Self { snapshot: now, failures, found };
+        }
+    }
+}
+
+impl KeptRefusals {
+    /// Takes the present refusals, and returns the older ones that still count.
+    pub(super) fn update(
+        &mut self,
+        status: &Status,
+        snapshot: &Arc<Snapshot>,
+        counts: Option<&PortCounters>,
+    ) -> BackendRefusals {
+        let current = status.backend_refusals();
+        if current.is_empty() && self.last.seconds.is_empty() {
+            return BackendRefusals::new();
+        }
+        let Self { last, ports } = self;
+        ports.update(snapshot, current.keys().chain(last.seconds.keys()).copied().collect());
+        last.update(|it| count_connects(&ports.found, counts, it), &current, status.now)
+    }
+}
+
+impl LastRefusals {
+    fn update(
+        &mut self,
+        count: impl Fn(&BackendRefusal) -> Option<u64>,
+        current: &BackendRefusals,
+        now: u32,
+    ) -> BackendRefusals {
+        for (refusal, second) in current {
+            let is_new = self.seconds.get(refusal) != Some(second);
+            let is_burst = now.saturating_sub(*second) <= SAME_BURST_SECONDS;
+            if let Some(connects) = count(refusal).filter(|_| is_new || is_burst) {
+                keep_refusal(*refusal, *second, &mut self.seconds);
+                self.connects.insert(*refusal, connects);
+            }
+        }
+        let Self { seconds, connects } = self;
+        let is_undialled = |it: &BackendRefusal| count(it).is_some_and(|now| connects.get(it) == Some(&now));
+        seconds.retain(|it, _| current.contains_key(it) || is_undialled(it));
+        connects.retain(|it, _| seconds.contains_key(it));
+        seconds.iter().filter(|(it, _)| !current.contains_key(*it)).map(|(it, at)| (*it, *at)).collect()
+    }
+}
+
+/// The ports of the services that send clients of these frontends to these backends.
+fn find_ports(
+    snapshot: &Snapshot,
+    failures: &BTreeSet<BackendRefusal>,
+) -> BTreeMap<BackendRefusal, PortIndex> {
+    let key = |it: &BackendRefusal| FrontendKey::from_socket(it.frontend, it.transport);
+    let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(key));
+    let port = |it: &BackendRefusal| {
+        let (view, frontend) = owners.find_failing_owner(&key(it)?, it.backend)?;
+        Some((*it, view.ports.get(frontend.position?)?.index?))
+    };
+    failures.iter().filter_map(port).collect()
+}
+
+fn count_connects(
+    ports: &BTreeMap<BackendRefusal, PortIndex>,
+    counts: Option<&PortCounters>,
+    refusal: &BackendRefusal,
+) -> Option<u64> {
+    Some(counts?.read_port(*ports.get(refusal)?).connects)
+}
+
+#[cfg(test)]
+mod tests {
+    use holdfast_core::keys::Transport;
+    use holdfast_core::op::QuotaId;
+
+    use super::*;
+
+    const REFUSAL_AT: u32 = 1_000;
+
+    fn refusal() -> BackendRefusal {
+        BackendRefusal {
+            quota: QuotaId(1),
+            frontend: "10.96.0.10:80".parse().unwrap(),
+            transport: Transport::Tcp,
+            backend: "10.1.0.3:8080".parse().unwrap(),
+        }
+    }
+
+    /// The state after a client was refused as the last of 40, which the datapath forgets.
+    fn forgotten() -> LastRefusals {
+        let mut last = LastRefusals::default();
+        let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
+        for (now, connects) in [(REFUSAL_AT, 20), (REFUSAL_AT + 1, 40), (REFUSAL_AT + 300, 40)] {
+            assert!(last.update(|_| Some(connects), &current, now).is_empty(), "the datapath tells");
+        }
+        last
+    }
+
+    fn kept(last: &mut LastRefusals, connects: Option<u64>) -> usize {
+        last.update(|_| connects, &BackendRefusals::new(), REFUSAL_AT + 5_000).len()
+    }
+
+    #[test]
+    fn a_refusal_counts_until_a_client_dials_again() {
+        let mut last = forgotten();
+        assert_eq!([kept(&mut last, Some(40)), kept(&mut last, Some(40))], [1, 1]);
+        assert_eq!([kept(&mut last, Some(41)), kept(&mut last, Some(40))], [0, 0]);
+    }
+
+    #[test]
+    fn a_refusal_ends_with_its_service_or_the_use_of_its_backend() {
+        let mut last = forgotten();
+        assert_eq!([kept(&mut last, None), kept(&mut last, Some(40))], [0, 0]);
+    }
+
+    #[test]
+    fn a_namespace_with_many_refusals_displaces_none_of_another() {
+        let forged = |port: u16| {
+            let backend = ([10, 1, 0, 3], port).into();
+            (BackendRefusal { quota: QuotaId(2), backend, ..refusal() }, REFUSAL_AT)
+        };
+        let mut last = LastRefusals::default();
+        last.update(|_| Some(7), &(1..1_000).map(forged).collect(), REFUSAL_AT);
+        let most = last.seconds.len();
+        assert!(most < 999, "bounded");
+        last.update(|_| Some(7), &[(refusal(), REFUSAL_AT)].into(), REFUSAL_AT);
+        last.update(|_| Some(7), &(1..1_000).map(forged).collect(), REFUSAL_AT + 1);
+        assert!(last.seconds.contains_key(&refusal()));
+        assert_eq!((last.seconds.len(), last.connects.len()), (most, most));
+    }
+}
