@@ -1,8 +1,8 @@
 //! Refusals that the datapath has forgotten, while no client has dialled their service since.
 //!
-//! Invariant: a refusal is kept until a client dials the port again. The datapath tells then how that went, so a backend
-//! that serves clients is not called failing for long, and one that no client has dialled is not called well. No
-//! namespace displaces the refusals of another that has fewer.
+//! Invariant: a refusal is kept until a client dials the port again. The datapath tells then how that went, so a
+//! backend that serves clients is not called failing for long, and one that no client has dialled is not called well.
+//! No namespace displaces the refusals of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};

@@ -271,3 +271,23 @@ fn a_long_table_is_whole_and_in_order() {
     let text = served.get("/backends?format=wide", "").body;
     assert_eq!(text.lines().count(), 9_001);
 }
+
+#[test]
+fn a_backend_that_refuses_clients_of_one_address_fails_at_each_that_leads_to_it() {
+    let served = serve_with(everything(), |readings| {
+        let refusal = holdfast_datapath::BackendRefusal {
+            quota: holdfast_core::op::QuotaId(1),
+            frontend: "192.0.2.5:30080".parse().unwrap(),
+            transport: holdfast_core::keys::Transport::Tcp,
+            backend: "10.1.0.1:8080".parse().unwrap(),
+        };
+        let status = holdfast_datapath::Status { kept_refusals: [(refusal, 970)].into(), ..status() };
+        readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
+    });
+    let all = rows(&served, "/frontends?service=default/web", "frontends");
+    let fails = |kind: &str| {
+        let row = all.iter().find(|row| row["type"] == kind).unwrap();
+        row["fails"].as_array().unwrap().contains(&serde_json::json!("refused"))
+    };
+    assert_eq!(["NodePort", "ClusterIP", "Static"].map(fails), [true, true, false]);
+}

@@ -37,7 +37,12 @@ fn dialled_key(failure: &BackendRefusal) -> Option<FrontendKey> {
 impl ResolvedQuery {
     /// The backends of the query that failed clients, each in a sentence.
     pub(super) fn failing_backends(&self, given: &ExplainEvidence, subject: &Subject) -> Vec<String> {
-        describe_failing(&given.datapath, &subject.view, subject.frontends(), self.asked_backend())
+        describe_failing(
+            &given.datapath,
+            &subject.view,
+            &subject.frontends().collect::<Vec<_>>(),
+            self.asked_backend(),
+        )
     }
 
     /// A sentence about backends of the answer that fail clients.
@@ -65,27 +70,24 @@ impl ResolvedQuery {
 
 /// The backends of a service that failed clients, each in a sentence without its full stop, the newest first.
 pub(crate) fn list_failing(view: &ServiceView, datapath: &DatapathView) -> Vec<String> {
-    describe_failing(datapath, view, view.frontends.iter(), None)
+    describe_failing(datapath, view, &view.frontends.iter().collect::<Vec<_>>(), None)
 }
 
 /// The backends behind these frontends of a service that failed clients, each in a sentence; of a query for one
 /// backend, that one.
-fn describe_failing<'a>(
+fn describe_failing(
     datapath: &DatapathView,
     view: &ServiceView,
-    frontends: impl Iterator<Item = &'a FrontendView> + Clone,
+    frontends: &[&FrontendView],
     only: Option<SocketAddr>,
 ) -> Vec<String> {
     let Some(status) = datapath.status() else { return Vec::new() };
     let is_its = |it: &BackendRefusal| {
         // One that refuses clients of one address refuses those of all that lead to it.
-        let of_transport = |frontend: &&FrontendView| frontend.protocol.transport() == Some(it.transport);
+        let of_transport = |frontend: &&&FrontendView| frontend.protocol.transport() == Some(it.transport);
         only.is_none_or(|only| only == it.backend)
             && view.frontends.iter().any(|frontend| is_dialled(frontend, it))
-            && frontends
-                .clone()
-                .filter(of_transport)
-                .any(|frontend| takes_clients(view, frontend, it.backend))
+            && frontends.iter().filter(of_transport).any(|frontend| takes_clients(view, frontend, it.backend))
     };
     let mut failing: Vec<_> = status.backend_failures().filter(|(it, ..)| is_its(it)).collect();
     // The newest is what the client of the question met.

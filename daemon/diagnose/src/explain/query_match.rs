@@ -97,7 +97,7 @@ pub(super) struct Subject {
 }
 
 impl Subject {
-    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> + Clone {
+    pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 

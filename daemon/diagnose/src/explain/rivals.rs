@@ -1,6 +1,7 @@
 //! Services that claim an address which another one has.
 //!
-//! Invariant: explanations and diagnoses find the claims here, judge them by one rule, and tell of each in one sentence.
+//! Invariant: explanations and diagnoses find the claims here, judge them by one rule, and tell of each in one
+//! sentence.
 
 use holdfast_core::health::Health;
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
