@@ -158,6 +158,8 @@ fn forget_hurry_of_the_mirror(api: &Api<'_>) {
 fn other_objects_of_a_service_are_reported_by_name() {
     let cluster = cluster();
     let (api, bed) = (cluster.api(0).unwrap(), cluster.bed());
+    // Without it the probes of a held list end the hold before a slow machine has looked.
+    let _web = serve_web(&cluster);
     let web = json!({"selector": {"app": "web"}});
     let with = |more: &Value| {
         let mut spec = web.clone();
