@@ -2,28 +2,28 @@
 //!
 //! Invariant: a load changes nothing that is attached.
 
-#[cfg(test)]
-use std::cell::OnceCell;
+mod packet_programs;
+
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::{Builder, Scope};
 
 use holdfast_status::datapath::{Features, MapSizes};
-use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
 
-use crate::abi;
 use crate::error::StartError;
 use crate::ipv6;
 use crate::map::{self, Map, MapHandles, MapSize};
-use crate::packets::{self, PacketSwitches};
 use crate::site::Site;
-use crate::skeleton::packet::types;
-use crate::skeleton::{
-    OpenTcpResetSkel, PacketSkel, PacketSkelBuilder, SocketSkelBuilder, TcpResetSkelBuilder, XdpSkelBuilder,
-};
+#[cfg(test)]
+use crate::skeleton::PacketSkelBuilder;
+use crate::skeleton::{OpenTcpResetSkel, SocketSkelBuilder, TcpResetSkelBuilder};
+
+#[cfg(test)]
+pub(crate) use packet_programs::{EthernetPrograms, load_packets_as, load_xdp_as, make_default_packet_maps};
+pub(crate) use packet_programs::{LinkLayer, PacketPrograms, load_packets, make_packet_maps};
 
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
@@ -259,247 +259,6 @@ fn collect_made(object: &Object, maps: &mut MapHandles) -> Result<(), libbpf_rs:
     Ok(())
 }
 
-/// The header that packets at a device begin with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum LinkLayer {
-    /// The Ethernet header.
-    Ethernet,
-    /// The IP header: a tunnel.
-    Ip,
-}
-
-impl LinkLayer {
-    #[cfg(test)]
-    pub(crate) const ALL: [Self; 2] = [Self::Ethernet, Self::Ip];
-
-    const fn header_length(self) -> u32 {
-        match self {
-            Self::Ethernet => 14,
-            Self::Ip => 0,
-        }
-    }
-}
-
-/// The programs of a device: for ingress, for egress, and for pods' egress on the fast path.
-#[derive(Debug)]
-pub(crate) struct PacketPrograms {
-    pub(crate) layer: LinkLayer,
-    pub(crate) ingress: OwnedFd,
-    pub(crate) egress: OwnedFd,
-    pub(crate) pod_egress: OwnedFd,
-    /// The XDP program, or why there is none.
-    pub(crate) xdp: Result<OwnedFd, String>,
-}
-
-/// The programs for Ethernet that a test runs by hand. The verifier takes long for each, and few tests run all: those
-/// for pods' egress and for XDP load when they are first run.
-#[cfg(test)]
-pub(crate) struct EthernetPrograms {
-    pub(crate) ingress: OwnedFd,
-    pub(crate) egress: OwnedFd,
-    pod_egress: OnceCell<OwnedFd>,
-    xdp: OnceCell<OwnedFd>,
-    load: (MapHandles, MapHandle, u32, PacketSwitches),
-}
-
-#[cfg(test)]
-impl EthernetPrograms {
-    pub(crate) fn load(
-        given: &MapHandles,
-        flows: u32,
-        switches: &PacketSwitches,
-    ) -> Result<(Self, MapHandles), StartError> {
-        let mut maps = map::clone_handles(given)?;
-        let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows, switches };
-        let variables = layer.make_layer_maps(&mut maps)?;
-        let (ingress, egress) = std::thread::scope(|scope| {
-            let egress = spawn_load(scope, || {
-                layer.load_object(&maps, Some(&variables), &["packet_out"], |it| {
-                    clone_fd(&it.progs.packet_out)
-                })
-            });
-            let ingress = layer
-                .load_object(&maps, Some(&variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
-            (ingress, egress())
-        });
-        let load = (map::clone_handles(&maps)?, variables, flows, switches.clone());
-        let (ingress, egress) = (ingress?, egress?);
-        Ok((Self { ingress, egress, pod_egress: OnceCell::new(), xdp: OnceCell::new(), load }, maps))
-    }
-
-    pub(crate) fn pod_egress(&self) -> &OwnedFd {
-        let (maps, variables, flows, switches) = &self.load;
-        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows: *flows, switches };
-        let back = |it: &PacketSkel<'_>| clone_fd(&it.progs.packet_back);
-        self.pod_egress
-            .get_or_init(|| layer.load_object(maps, Some(variables), &["packet_back"], back).unwrap())
-    }
-
-    pub(crate) fn xdp(&self) -> &OwnedFd {
-        self.xdp.get_or_init(|| load_xdp(LinkLayer::Ethernet, &self.load.0).unwrap())
-    }
-}
-
-/// Loads the packet programs, one set per layer. Uses the given maps, and creates missing ones. A new flow table holds
-/// `flows` flows; a given one keeps its size.
-pub(crate) fn load_packets(
-    layers: &[LinkLayer],
-    given: &MapHandles,
-    (flows, switches): (u32, &PacketSwitches),
-) -> Result<(Vec<PacketPrograms>, MapHandles), StartError> {
-    let mut maps = map::clone_handles(given)?;
-    let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let variables = PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
-    let load =
-        |layer: &LinkLayer| PacketLoad { layer: *layer, flows, switches }.load_layer(&maps, &variables);
-    let programs = layers.iter().map(load).collect::<Result<_, _>>()?;
-    Ok((programs, maps))
-}
-
-pub(crate) fn make_packet_maps(
-    given: &MapHandles,
-    (flows, switches): (u32, &PacketSwitches),
-) -> Result<MapHandles, StartError> {
-    let mut maps = map::clone_handles(given)?;
-    PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
-    Ok(maps)
-}
-
-#[derive(Clone, Copy)]
-struct PacketLoad<'a> {
-    layer: LinkLayer,
-    flows: u32,
-    switches: &'a PacketSwitches,
-}
-
-impl PacketLoad<'_> {
-    /// Loads the programs over these maps, in parallel: the verifier takes longer for `packet_in` than for all others.
-    fn load_layer(self, maps: &MapHandles, variables: &MapHandle) -> Result<PacketPrograms, StartError> {
-        let layer = self.layer;
-        std::thread::scope(|scope| {
-            let others = spawn_load(scope, move || self.load_egress(maps, variables));
-            let xdp = spawn_load(scope, move || load_xdp(layer, maps));
-            let ingress =
-                self.load_object(maps, Some(variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
-            let ([egress, pod_egress], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
-            Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress, xdp })
-        })
-    }
-
-    /// Creates only the missing maps. Returns the map of variables, which the programs of all layers share: a client
-    /// may arrive at a device of one layer, and its backend's replies at one of another.
-    fn make_layer_maps(self, maps: &mut MapHandles) -> Result<MapHandle, StartError> {
-        let given = map::clone_handles(&*maps)?;
-        self.load_object(&given, None, &[], |made| {
-            collect_made(made.object(), maps)
-                .and_then(|()| MapHandle::try_from(&made.maps.bss))
-                .map_err(StartError::from_load)
-        })
-    }
-
-    fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
-        self.load_object(maps, Some(variables), &["packet_out", "packet_back"], |it| {
-            Ok([clone_fd(&it.progs.packet_out)?, clone_fd(&it.progs.packet_back)?])
-        })
-    }
-
-    /// Loads these programs. The object ends after `then`.
-    fn load_object<T>(
-        self,
-        maps: &MapHandles,
-        variables: Option<&MapHandle>,
-        programs: &[&str],
-        then: impl FnOnce(&PacketSkel<'_>) -> Result<T, StartError>,
-    ) -> Result<T, StartError> {
-        let mut memory = MaybeUninit::<OpenObject>::uninit();
-        let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-        if let Some(switches) = open.maps.rodata_data.as_mut() {
-            switches.link_header = self.layer.header_length();
-            switches.forward_mark = self.switches.forward_mark;
-            write_dsr_from(switches, self.switches);
-            switches.max_flows = self.flows;
-        }
-        if let Some(variables) = variables {
-            open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::from_load)?;
-        } else if let Some(variables) = open.maps.bss_data.as_mut() {
-            variables.has_bridge_port = packets::has_bridge_port(maps).into();
-        }
-        prepare_maps(open.open_object_mut(), MapSize::Flows(self.flows), maps)?;
-        autoload_only(programs, open.open_object_mut());
-        then(&OpenSkel::load(open).map_err(StartError::from_load)?)
-    }
-}
-
-/// Writes the node networks for DSR, each as an address and a mask.
-fn write_dsr_from(switches: &mut types::rodata, options: &PacketSwitches) {
-    let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
-        .map(Iterator::collect::<Vec<_>>)
-        .map(Vec::into_iter);
-    for network in &options.dsr_from {
-        let words = if network.address().is_ipv4() { v4.next() } else { v6.next() };
-        for (word, encoded) in words.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
-            *word = encoded;
-        }
-    }
-    switches.has_dsr_from = !options.dsr_from.is_empty();
-    switches.dsr_transports = packets::encode_dsr_transports(options.dsr_transports);
-}
-
-fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
-    program.as_fd().try_clone_to_owned().map_err(|error| StartError::from_load(error.into()))
-}
-
-/// Loads the XDP program over the given maps, with support for multi-buffer frames if the kernel has it (Linux 5.18):
-/// drivers with long frames accept no other program.
-fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> {
-    if layer != LinkLayer::Ethernet {
-        return Err(StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into()));
-    }
-    let with_frags = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
-    load_xdp_as(maps, true, with_frags).or_else(|_| load_xdp_as(maps, false, |_| ()))
-}
-
-/// Loads the XDP program with or without support for multi-buffer frames.
-pub(crate) fn load_xdp_as(
-    maps: &MapHandles,
-    has_frags: bool,
-    each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
-) -> Result<OwnedFd, StartError> {
-    let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut open = XdpSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-    if let Some(switches) = open.maps.rodata_data.as_mut() {
-        switches.has_frags = has_frags;
-    }
-    prepare_maps(open.open_object_mut(), MapSize::Flows(1), maps)?;
-    open.open_object_mut().progs_mut().for_each(each);
-    let loaded = OpenSkel::load(open).map_err(StartError::from_load)?;
-    clone_fd(&loaded.progs.packet_xdp)
-}
-
-/// [`make_packet_maps`] with the default switches.
-#[cfg(test)]
-pub(crate) fn make_default_packet_maps(given: &MapHandles, flows: u32) -> Result<MapHandles, StartError> {
-    make_packet_maps(given, (flows, &PacketSwitches::default()))
-}
-
-/// Creates the packet maps, and loads the programs that `each` selects.
-#[cfg(test)]
-pub(crate) fn load_packets_as(
-    given: &MapHandles,
-    flows: u32,
-    each: impl FnMut(libbpf_rs::OpenProgramMut<'_>),
-) -> Result<MapHandles, StartError> {
-    let mut maps = map::clone_handles(given)?;
-    let mut memory = MaybeUninit::<OpenObject>::uninit();
-    let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-    prepare_maps(open.open_object_mut(), MapSize::Flows(flows), &maps)?;
-    open.open_object_mut().progs_mut().for_each(each);
-    let loaded = OpenSkel::load(open).map_err(StartError::from_load)?;
-    collect_made(loaded.object(), &mut maps).map_err(StartError::from_load)?;
-    Ok(maps)
-}
-
 /// Whether the kernel loads a program that uses these features. One program with tiny maps loads fastest.
 pub(crate) fn can_load(features: Features) -> Result<bool, StartError> {
     let tiny = MapSizes { frontends: [1; 2], ports: 1, slots: [1; 2], members: 1 };
@@ -542,6 +301,7 @@ pub(crate) fn map_names() -> Result<std::collections::BTreeSet<String>, StartErr
 mod tests {
     use super::*;
     use crate::cgroup::{self, Cgroup};
+    use crate::packets::PacketSwitches;
     use crate::probe;
 
     #[test]
