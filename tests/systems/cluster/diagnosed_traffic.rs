@@ -302,7 +302,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
         &daemon,
         &ExpectedDiagnosis {
             service: "default/kubernetes-intranet",
-            findings: &["frontend.collision ok", "verdict ok", "hold.state ok"],
+            findings: &["frontend.collision ok", "verdict ok", "hold.state ok", "self.node ok"],
             ..WELL
         },
     );
