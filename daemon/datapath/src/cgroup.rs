@@ -6,12 +6,12 @@
 use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use libbpf_rs::libbpf_sys as sys;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
-use libbpf_rs::{Link, ProgramMut, libbpf_sys as sys};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, fstatfs};
 
 use crate::bpf_syscall;
@@ -99,8 +99,9 @@ impl Site for Cgroup {
         PathBuf::from(hook)
     }
 
-    fn attach(&self, program: &ProgramMut<'_>) -> Result<Link, libbpf_rs::Error> {
-        program.attach_cgroup(self.folder.as_raw_fd())
+    fn attach(&self, hook: &str, program: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let hook = attach_type(hook).ok_or(io::ErrorKind::InvalidInput)?;
+        bpf_syscall::create_link(program, self.folder.as_raw_fd(), hook, 0)
     }
 
     fn holds_link(&self, link: &LinkInfo) -> bool {
@@ -116,12 +117,14 @@ impl Site for Cgroup {
     }
 
     fn query_programs(&self, hook: &str) -> io::Result<Vec<u32>> {
-        let entry = HOOKS.iter().find(|(name, _)| *name == hook);
-        entry.map_or_else(
-            || Ok(Vec::new()),
-            |(_, hook)| bpf_syscall::query_programs(self.folder.as_raw_fd(), *hook),
-        )
+        attach_type(hook)
+            .map_or_else(|| Ok(Vec::new()), |hook| bpf_syscall::query_programs(self.folder.as_raw_fd(), hook))
     }
+}
+
+/// The kernel's name of a hook.
+fn attach_type(hook: &str) -> Option<sys::bpf_attach_type> {
+    HOOKS.iter().find(|(name, _)| *name == hook).map(|(_, kind)| *kind)
 }
 
 pub(crate) fn hierarchy_root() -> Option<PathBuf> {

@@ -4,15 +4,15 @@
 //! Foreign programs at the same hooks are left alone.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use holdfast_status::datapath::ForeignPrograms;
-use libbpf_rs::{Link, Program, ProgramMut};
+use libbpf_rs::{Link, Program};
 
 use crate::bpf_syscall;
 use crate::error::StartError;
-use crate::load::{LoadedPrograms, Programs};
+use crate::load::LoadedPrograms;
 use crate::pins::Pins;
 use crate::site::Site;
 
@@ -71,13 +71,13 @@ impl<S: Site> Links<S> {
     }
 
     /// Attaches the programs, and replaces those of a former daemon.
-    pub(crate) fn attach_all(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
+    pub(crate) fn attach_all(&mut self, programs: &LoadedPrograms, pins: &Pins) -> Result<(), StartError> {
         for (hook, program) in programs.for_site(&self.site) {
             let pin = pins.link_pin(&self.site, hook);
             let former = if pin.exists() { Some(open_link(&pin)?) } else { None };
             let attached = former.as_ref().filter(|link| is_attached_at(link, &self.site));
             self.former.push((hook, attached.map_or(FormerProgram::Absent, FormerProgram::from_link)));
-            self.links.push((hook, attach_hook(hook, &program, &self.site, &pin, former)?));
+            self.links.push((hook, attach_hook(hook, program, &self.site, &pin, former)?));
         }
         Ok(())
     }
@@ -124,12 +124,12 @@ impl<S: Site> Links<S> {
 
     /// Replaces the programs. A link that cannot be updated is replaced. An error: no hook got its new program. If only
     /// some did, the others are behind until [`Self::repair`] moves them.
-    pub(crate) fn update(&mut self, programs: &Programs<'_>, pins: &Pins) -> Result<(), StartError> {
+    pub(crate) fn update(&mut self, programs: &LoadedPrograms, pins: &Pins) -> Result<(), StartError> {
         let mut moved = false;
         let mut behind = Vec::new();
         let mut failure = None;
         for (hook, program) in programs.for_site(&self.site) {
-            match self.replace_program(hook, &program, pins) {
+            match self.replace_program(hook, program, pins) {
                 Ok(()) => moved = true,
                 Err(error) => {
                     behind.push(hook);
@@ -149,12 +149,12 @@ impl<S: Site> Links<S> {
     fn replace_program(
         &mut self,
         hook: &'static str,
-        program: &ProgramMut<'_>,
+        program: BorrowedFd<'_>,
         pins: &Pins,
     ) -> Result<(), StartError> {
         let pin = pins.link_pin(&self.site, hook);
         for (_, link) in self.links.iter_mut().filter(|(name, _)| *name == hook) {
-            if link.update_prog(program).is_err() {
+            if bpf_syscall::update_link(link.as_fd(), program).is_err() {
                 *link = reattach_hook(hook, program, &self.site, &pin)?;
             }
         }
@@ -191,7 +191,7 @@ impl<S: Site> Links<S> {
     /// succeeded.
     pub(crate) fn repair(
         &mut self,
-        programs: &Programs<'_>,
+        programs: &LoadedPrograms,
         pins: &Pins,
         broken: &[&'static str],
         repaired: &mut Vec<&'static str>,
@@ -204,7 +204,7 @@ impl<S: Site> Links<S> {
             if !broken.contains(&hook) && !self.behind.contains(&hook) {
                 continue;
             }
-            match self.reattach_program(hook, &program, pins) {
+            match self.reattach_program(hook, program, pins) {
                 Ok(()) => repaired.push(hook),
                 Err(error) => failure = Some(error),
             }
@@ -216,7 +216,7 @@ impl<S: Site> Links<S> {
     fn reattach_program(
         &mut self,
         hook: &'static str,
-        program: &ProgramMut<'_>,
+        program: BorrowedFd<'_>,
         pins: &Pins,
     ) -> Result<(), StartError> {
         let pin = pins.link_pin(&self.site, hook);
@@ -231,13 +231,13 @@ impl<S: Site> Links<S> {
     }
 }
 
-fn attach_error(hook: &'static str, site: &impl Site, source: libbpf_rs::Error) -> StartError {
-    StartError::Attach { hook, site: site.to_string(), source }
+fn attach_error(hook: &'static str, site: &impl Site, source: io::Error) -> StartError {
+    StartError::Attach { hook, site: site.to_string(), source: source.into() }
 }
 
 fn reattach_hook(
     hook: &'static str,
-    program: &ProgramMut<'_>,
+    program: BorrowedFd<'_>,
     site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
@@ -248,16 +248,16 @@ fn reattach_hook(
 /// Attaches a program to a hook, and pins its link. `former`: the link that is pinned there already.
 fn attach_hook(
     hook: &'static str,
-    program: &ProgramMut<'_>,
+    program: BorrowedFd<'_>,
     site: &impl Site,
     pin: &Path,
     former: Option<Link>,
 ) -> Result<Link, StartError> {
-    let Some(mut link) = former else {
+    let Some(link) = former else {
         return create_link(hook, program, site, pin);
     };
     // A link that has lost its site, or is at another one, cannot be updated.
-    if is_attached_at(&link, site) && link.update_prog(program).is_ok() {
+    if is_attached_at(&link, site) && bpf_syscall::update_link(link.as_fd(), program).is_ok() {
         return Ok(link);
     }
     let removed = std::fs::remove_file(pin);
@@ -274,16 +274,14 @@ fn open_link(pin: &Path) -> Result<Link, StartError> {
 
 fn create_link(
     hook: &'static str,
-    program: &ProgramMut<'_>,
+    program: BorrowedFd<'_>,
     site: &impl Site,
     pin: &Path,
 ) -> Result<Link, StartError> {
-    let mut link = site.attach(program).map_err(|source| attach_error(hook, site, source))?;
-    link.pin(pin).map_err(|error| {
-        let source = io::Error::other(format!("{error:#}"));
-        StartError::Pin { attempt: "pin", path: pin.to_owned(), source }
-    })?;
-    Ok(link)
+    let attached = site.attach(hook, program).map_err(|source| attach_error(hook, site, source))?;
+    let pinned = bpf_syscall::pin(attached.as_fd(), pin);
+    pinned.map_err(|source| StartError::Pin { attempt: "pin", path: pin.to_owned(), source })?;
+    open_link(pin)
 }
 
 /// Restores a former program at a link. `false`: the link is defunct.

@@ -11,7 +11,7 @@ use std::thread::{Builder, Scope};
 
 use holdfast_status::datapath::{Features, MapSizes};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, ProgramMut, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, libbpf_sys};
 
 use crate::error::StartError;
 use crate::ipv6;
@@ -68,30 +68,7 @@ fn open_socket_object(
     Ok(Box::new(open))
 }
 
-pub(crate) struct Programs<'a>(Vec<Box<dyn Skel<'a> + 'a>>);
-
-impl Programs<'_> {
-    /// The programs of a site, each with its hook.
-    pub(crate) fn for_site(&self, site: &impl Site) -> Vec<(&'static str, ProgramMut<'_>)> {
-        let programs = self.0.iter().flat_map(|object| object.object().progs_mut());
-        programs.filter_map(|program| pair_with_hook(site, program)).collect()
-    }
-}
-
-impl Programs<'_> {
-    /// Clones all programs, so that they outlive the objects.
-    pub(crate) fn clone_programs(&self) -> Result<LoadedPrograms, StartError> {
-        let programs = self.0.iter().flat_map(|object| object.object().progs());
-        let cloned = programs.map(|program| {
-            let fd = program.as_fd().try_clone_to_owned()?;
-            Ok((program.name().to_string_lossy().into_owned(), fd))
-        });
-        let programs = cloned.collect::<io::Result<_>>();
-        programs.map(LoadedPrograms).map_err(|error| StartError::from_load(error.into()))
-    }
-}
-
-/// Loaded programs by name, which may move to another thread.
+/// The loaded socket programs, each with its hook's name. They end with this value, unless a link holds them.
 #[derive(Debug)]
 pub(crate) struct LoadedPrograms(Vec<(String, OwnedFd)>);
 
@@ -100,26 +77,22 @@ impl LoadedPrograms {
     pub(crate) fn find_program(&self, hook: &str) -> Option<BorrowedFd<'_>> {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
-}
 
-fn pair_with_hook<'a>(site: &impl Site, program: ProgramMut<'a>) -> Option<(&'static str, ProgramMut<'a>)> {
-    let hook = site.hooks().find(|hook| program.name() == *hook)?;
-    Some((hook, program))
+    /// The programs of a site, each with its hook.
+    pub(crate) fn for_site(&self, site: &impl Site) -> Vec<(&'static str, BorrowedFd<'_>)> {
+        site.hooks().filter_map(|hook| Some((hook, self.find_program(hook)?))).collect()
+    }
 }
 
 /// Loads the programs. Uses the given maps, and creates missing ones.
-///
-/// The programs end after `then`, unless a link holds them.
-pub(crate) fn load_programs<T>(
+pub(crate) fn load_programs(
     shape: MapSizes,
     features: Features,
     given: &MapHandles,
-    then: impl FnOnce(&Programs<'_>, MapHandles) -> Result<T, StartError>,
-) -> Result<T, StartError> {
-    let mut memory = [const { MaybeUninit::uninit() }; OBJECTS.len()];
+) -> Result<(LoadedPrograms, MapHandles), StartError> {
     let mut maps = map::clone_handles(given)?;
-    let programs = load_objects(&OBJECTS, &mut memory, (shape, features), &mut maps)?;
-    then(&programs, maps)
+    let programs = load_objects(&OBJECTS, (shape, features), &mut maps)?;
+    Ok((programs, maps))
 }
 
 /// Creates the missing maps without loading programs: parallel loads need the same maps.
@@ -201,21 +174,27 @@ fn spawn_load<'scope, T: Send + 'scope>(
 }
 
 /// Loads the objects in order, each over the maps of the former ones.
-fn load_objects<'a>(
+fn load_objects(
     objects: &[ObjectOpener],
-    memory: &'a mut [MaybeUninit<OpenObject>],
     (shape, features): (MapSizes, Features),
     maps: &mut MapHandles,
-) -> Result<Programs<'a>, StartError> {
+) -> Result<LoadedPrograms, StartError> {
     let mut loaded = Vec::new();
-    for (open, memory) in objects.iter().zip(memory) {
-        let mut object = open(memory, features)?;
+    for open in objects {
+        let mut memory = MaybeUninit::<OpenObject>::uninit();
+        let mut object = open(&mut memory, features)?;
         prepare_maps(object.object(), MapSize::Generation(shape), maps)?;
         let object = object.load().map_err(StartError::from_load)?;
         collect_made(object.object(), maps).map_err(StartError::from_load)?;
-        loaded.push(object);
+        for program in object.object().progs() {
+            loaded.push((program.name().to_string_lossy().into_owned(), clone_fd(&program)?));
+        }
     }
-    Ok(Programs(loaded))
+    Ok(LoadedPrograms(loaded))
+}
+
+fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
+    program.as_fd().try_clone_to_owned().map_err(|error| StartError::from_load(error.into()))
 }
 
 fn prepare_maps(object: &mut OpenObject, size: MapSize, given: &MapHandles) -> Result<(), StartError> {
@@ -299,7 +278,12 @@ pub(crate) fn map_names() -> Result<std::collections::BTreeSet<String>, StartErr
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
+    use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
+
     use super::*;
+    use crate::bpf_syscall;
     use crate::cgroup::{self, Cgroup};
     use crate::packets::PacketSwitches;
     use crate::probe;
@@ -307,41 +291,35 @@ mod tests {
     #[test]
     fn kernel_packet_programs_load_over_the_maps_of_sockets() {
         let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
-        let (made, programs) =
-            load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new(), |_, maps| {
-                let (programs, made) = load_packets(
-                    &LinkLayer::ALL,
-                    &maps,
-                    (64, &PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() }),
-                )?;
-                Ok((made, programs))
-            })
-            .unwrap();
+        let (_, maps) = load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new()).unwrap();
+        let switches = PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() };
+        let (programs, made) = load_packets(&LinkLayer::ALL, &maps, (64, &switches)).unwrap();
         assert_eq!(programs.len(), LinkLayer::ALL.len());
         assert!(Map::flow_maps().chain(Map::packet_maps()).all(|map| made.contains_key(&map)));
+    }
+
+    /// The maps that programs use, by their ids.
+    fn used_maps(programs: &[(String, OwnedFd)]) -> BTreeSet<u32> {
+        let ids: Vec<u32> =
+            programs.iter().map(|(_, fd)| bpf_syscall::program_id(fd.as_fd()).unwrap()).collect();
+        let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
+        let infos = ProgInfoIter::with_query_opts(with_maps).filter(|info| ids.contains(&info.id));
+        infos.flat_map(|info| info.map_ids).collect()
     }
 
     #[test]
     fn kernel_objects_loaded_together_share_their_maps() {
         let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
-        let mut memory = [const { MaybeUninit::uninit() }; 2];
         let mut maps = MapHandles::new();
         let how = (shape, probe::probe_features().unwrap());
-        let programs =
-            load_objects(&[open_socket_object, open_socket_object], &mut memory, how, &mut maps).unwrap();
-        let [first, second] = programs.0.as_slice() else { unreachable!("two objects") };
-        let ids = |object: &dyn Skel<'_>| {
-            let maps =
-                object.object().maps().filter(|map| Map::from_name(&map.name().to_string_lossy()).is_some());
-            maps.map(|map| map.info().unwrap().info.id).collect::<Vec<_>>()
-        };
-        assert_eq!(ids(first.as_ref()), ids(second.as_ref()));
-        assert_eq!(maps.len(), ids(first.as_ref()).len(), "all maps are passed on");
+        let programs = load_objects(&[open_socket_object, open_socket_object], how, &mut maps).unwrap();
         let site = Cgroup::open(Some(&cgroup::hierarchy_root().unwrap())).unwrap();
-        assert_eq!(
-            programs.for_site(&site).len(),
-            2 * site.hooks().count(),
-            "one program per hook of each object"
-        );
+        let (first, second) = programs.0.split_at(site.hooks().count());
+        assert_eq!(first.len(), second.len(), "one program per hook of each object");
+        let made: BTreeSet<u32> = maps.values().map(|map| map.info().unwrap().info.id).collect();
+        let [first, second] = [first, second].map(used_maps);
+        let both: BTreeSet<u32> = first.intersection(&second).copied().collect();
+        assert_eq!(both, &made & &(&first | &second), "all maps are passed on");
+        assert!(!both.is_empty());
     }
 }

@@ -5,10 +5,10 @@
 
 use std::fmt::{Debug, Display};
 use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use libbpf_rs::query::LinkInfo;
-use libbpf_rs::{Link, ProgramMut};
 
 /// An object that programs attach to. `Display` shows it for operators.
 pub(crate) trait Site: Debug + Display {
@@ -18,8 +18,8 @@ pub(crate) trait Site: Debug + Display {
     /// The file of a hook's link in the folder of links. Two sites share no file.
     fn link_path(&self, hook: &str) -> PathBuf;
 
-    /// Attaches a program to its hook, alongside foreign programs.
-    fn attach(&self, program: &ProgramMut<'_>) -> Result<Link, libbpf_rs::Error>;
+    /// Attaches a program to a hook, alongside foreign programs, and returns the link that holds it there.
+    fn attach(&self, hook: &str, program: BorrowedFd<'_>) -> io::Result<OwnedFd>;
 
     /// Whether a link is at exactly this site, not at a former one of the same name.
     fn holds_link(&self, link: &LinkInfo) -> bool;

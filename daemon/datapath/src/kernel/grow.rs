@@ -190,7 +190,8 @@ impl Attachment {
         }
         let Self { pins, links, .. } = self;
         let given = map::clone_handles(&*maps)?;
-        let moved = load::load_programs(shape, features, &given, |programs, _| links.update(programs, pins));
+        let moved = load::load_programs(shape, features, &given)
+            .and_then(|(programs, _)| links.update(&programs, pins));
         if moved.is_err() {
             self.pins.revert_generation(before);
         }

@@ -48,9 +48,7 @@ pub(super) enum Prebuild {
 impl PrebuildOrder {
     fn build_maps(self) -> Result<LargerMaps, StartError> {
         let Self { shape, features, shared, packets } = self;
-        let (programs, maps) = load::load_programs(shape, features, &shared, |programs, maps| {
-            Ok((programs.clone_programs()?, maps))
-        })?;
+        let (programs, maps) = load::load_programs(shape, features, &shared)?;
         let packets = packets.map(|(layers, own, switches)| {
             let all = map::clone_handles(maps.iter().chain(&own))?;
             load::load_packets(&layers, &all, (0, &switches)).map(|(programs, _)| programs)

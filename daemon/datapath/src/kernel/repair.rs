@@ -95,9 +95,8 @@ impl KernelMaps {
         }
         pins.make_link_folder()?;
         let maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
-        let outcome = load::load_programs(generation.shape, *features, &maps, |programs, _| {
-            links.repair(programs, pins, &before.broken, repaired)
-        });
+        let outcome = load::load_programs(generation.shape, *features, &maps)
+            .and_then(|(programs, _)| links.repair(&programs, pins, &before.broken, repaired));
         let after = links.inspect_hooks(pins);
         let is_repaired = |hook: &&&str| !after.broken.contains(hook);
         *put_back += u64::try_from(before.broken.iter().filter(is_repaired).count()).unwrap_or(u64::MAX);

@@ -27,7 +27,7 @@ use crate::error::StartError;
 use crate::generation::Generation;
 use crate::grace::GracePeriods;
 use crate::links::Links;
-use crate::load::{self, Programs};
+use crate::load::{self, LoadedPrograms};
 use crate::map::{self, MapHandles};
 use crate::packets::PacketOptions;
 use crate::pins::{Pins, VERSION};
@@ -77,7 +77,11 @@ impl Attachment {
 
     /// Pins the maps and attaches the programs. It removes other versions' pins before their programs: pins can always
     /// be adopted.
-    fn attach_programs(&mut self, programs: &Programs<'_>, maps: &mut MapHandles) -> Result<(), StartError> {
+    fn attach_programs(
+        &mut self,
+        programs: &LoadedPrograms,
+        maps: &mut MapHandles,
+    ) -> Result<(), StartError> {
         self.pins.pin_all(maps)?;
         self.pins.remove_other_versions()?;
         if let Err(error) = self.links.attach_all(programs, &self.pins) {
@@ -138,30 +142,29 @@ impl KernelMaps {
                 &maps,
             );
         }
-        load::load_programs(first, features, &maps, |programs, mut maps| {
-            let mut this = Self::from_maps(&maps, features, options.capacity)?;
-            attached.former_control = this.shared.control();
-            this.packets = packets;
-            if options.packets.is_some() {
-                let quotas = || dump::read_quotas(&this.generation);
-                this.sources = SourceMaps::adopt(&attached.pins.adopt_packets()?, quotas)?;
-            } else {
-                this.shared.record_flows([]);
-            }
-            this.exempt = ExemptSubtrees::new(&options.served, &maps)?;
-            this.exempt.refresh()?;
-            this.cluster_ips.attach_maps(this.shared.handles())?;
-            this.shared.write_control(&control);
-            if attached.can_serve() {
-                attached.attach_programs(programs, &mut maps)?;
-            } else {
-                attached.write_foreign_controls();
-            }
-            this.attached = Some(attached);
-            this.stale = StaleSweep::start(options.stale_sockets, &this.shared)?;
-            this.refused_connects = Some(RefusedConnectReader::start(this.shared.handles()));
-            Ok(this)
-        })
+        let (programs, mut maps) = load::load_programs(first, features, &maps)?;
+        let mut this = Self::from_maps(&maps, features, options.capacity)?;
+        attached.former_control = this.shared.control();
+        this.packets = packets;
+        if options.packets.is_some() {
+            let quotas = || dump::read_quotas(&this.generation);
+            this.sources = SourceMaps::adopt(&attached.pins.adopt_packets()?, quotas)?;
+        } else {
+            this.shared.record_flows([]);
+        }
+        this.exempt = ExemptSubtrees::new(&options.served, &maps)?;
+        this.exempt.refresh()?;
+        this.cluster_ips.attach_maps(this.shared.handles())?;
+        this.shared.write_control(&control);
+        if attached.can_serve() {
+            attached.attach_programs(&programs, &mut maps)?;
+        } else {
+            attached.write_foreign_controls();
+        }
+        this.attached = Some(attached);
+        this.stale = StaleSweep::start(options.stale_sockets, &this.shared)?;
+        this.refused_connects = Some(RefusedConnectReader::start(this.shared.handles()));
+        Ok(this)
     }
 
     /// Replaces another daemon's programs, once the maps hold what clients need, and runs the self-test.
@@ -170,9 +173,8 @@ impl KernelMaps {
         if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
             let mut maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
             let given = map::clone_handles(&maps)?;
-            load::load_programs(generation.shape, *features, &given, |programs, _| {
-                attached.attach_programs(programs, &mut maps)
-            })?;
+            let (programs, _) = load::load_programs(generation.shape, *features, &given)?;
+            attached.attach_programs(&programs, &mut maps)?;
         }
         Ok(self.self_test()?)
     }

@@ -12,7 +12,7 @@ use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapHandle, OpenObject};
 
-use super::{autoload_only, collect_made, prepare_maps, spawn_load};
+use super::{autoload_only, clone_fd, collect_made, prepare_maps, spawn_load};
 use crate::abi;
 use crate::error::StartError;
 use crate::map::{self, Map, MapHandles, MapSize};
@@ -205,10 +205,6 @@ fn write_dsr_from(switches: &mut types::rodata, options: &PacketSwitches) {
     }
     switches.has_dsr_from = !options.dsr_from.is_empty();
     switches.dsr_transports = packets::encode_dsr_transports(options.dsr_transports);
-}
-
-fn clone_fd(program: &dyn AsFd) -> Result<OwnedFd, StartError> {
-    program.as_fd().try_clone_to_owned().map_err(|error| StartError::from_load(error.into()))
 }
 
 /// Loads the XDP program over the given maps, with support for multi-buffer frames if the kernel has it (Linux 5.18):
