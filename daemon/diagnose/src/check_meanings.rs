@@ -16,7 +16,7 @@ fn find_meaning(id: &str) -> Option<&'static str> {
 }
 
 /// When a check is ok, or what it reports.
-const MEANINGS: [(&str, &str); 109] = [
+const MEANINGS: [(&str, &str); 110] = [
     ("self.ready", "every source has delivered, and the engine makes progress"),
     (
         "self.watch",
@@ -70,6 +70,7 @@ const MEANINGS: [(&str, &str); 109] = [
     ("slices.missing", "each ready pod is an endpoint"),
     ("slices.lag", "changes of slices come in time"),
     ("slices.duplicates", "whether an address is in two slices, which may happen for a moment"),
+    ("endpoints.loopback", "no endpoint is at the loopback, where clients outside do not reach it"),
     ("slices.manager", "one writer writes its slices"),
     ("slices.hidden", "no slice of it has the label service.kubernetes.io/headless"),
     ("endpoints.truncated", "readers of the old Endpoints object see all addresses"),

@@ -140,6 +140,7 @@ pub(super) static ALL: &[Check] = &[
     ),
     new_check("slices.lag", Group::Endpoints, &[Watch, Slices], endpoints::check_lag),
     new_check("slices.duplicates", Group::Endpoints, &[Watch, Table, Service], endpoints::check_duplicates),
+    new_check("endpoints.loopback", Group::Endpoints, &[Watch, Table, Service], endpoints::check_loopback),
     new_check("slices.manager", Group::Endpoints, &[Slices], endpoints::check_manager),
     new_check("slices.hidden", Group::Endpoints, &[Watch, Table, Service], endpoints::check_hidden),
     new_check("endpoints.truncated", Group::Endpoints, &[Endpoints], endpoints::check_truncated),

@@ -324,6 +324,27 @@ pub(super) fn check_lag(case: &Case<'_>) -> Judgement {
     }
 }
 
+/// The programs give a packet the backend's address before the kernel routes it, and the kernel routes none from a
+/// device to the loopback.
+pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {
+    let looped: BTreeSet<IpAddr> = case.endpoints().into_keys().filter(IpAddr::is_loopback).collect();
+    if looped.is_empty() {
+        return Judgement::ok("No endpoint has an address of the loopback.");
+    }
+    let unless = match looped.iter().any(IpAddr::is_ipv4) {
+        true => ", unless `route_localnet` of that device is 1",
+        false => "",
+    };
+    Judgement::info(format!(
+        "Only processes of this node reach {}: the kernel drops packets that come by a device and go to the \
+         loopback{unless}.",
+        join_names(&looped)
+    ))
+    .remedy(Remedy::safe(
+        "If clients are elsewhere, let the backend listen at an address of the node, and name that one.",
+    ))
+}
+
 pub(super) fn check_duplicates(case: &Case<'_>) -> Judgement {
     let mut places: BTreeMap<(IpAddr, NonZeroU16), usize> = BTreeMap::new();
     for slice in case.slices() {
