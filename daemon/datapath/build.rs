@@ -3,6 +3,7 @@
 //! The repository contains nothing generated, and the skeletons are the only bindings of `abi.h`.
 
 use std::error::Error;
+use std::hash::{DefaultHasher, Hasher};
 use std::path::PathBuf;
 
 use libbpf_cargo::SkeletonBuilder;
@@ -16,12 +17,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let paths = format!("-ffile-prefix-map={}=/bpf", sources.display());
     let arguments = [&include("include"), &include("shim"), &paths, "-mcpu=v3", "-Wall", "-Werror"];
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let mut build = DefaultHasher::new();
     for name in ["socket", "packet", "xdp", "udp_iter", "tcp_reset"] {
+        let object = out.join(format!("{name}.bpf.o"));
         SkeletonBuilder::new()
             .source(sources.join(format!("{name}.bpf.c")))
             .clang_args(arguments)
-            .obj(out.join(format!("{name}.bpf.o")))
+            .obj(&object)
             .build_and_generate(out.join(format!("{name}.skel.rs")))?;
+        build.write(&std::fs::read(object)?);
     }
+    // A start takes over pinned programs of exactly these objects.
+    println!("cargo:rustc-env=HOLDFAST_BPF_BUILD={:016x}", build.finish());
     Ok(())
 }

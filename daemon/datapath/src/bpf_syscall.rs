@@ -119,8 +119,9 @@ fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; W
     Ok(info)
 }
 
-pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
-    let [_kind, number] = object_info(program)?;
+/// The number of a program, map or link, which no other of its kind has.
+pub(crate) fn object_id(object: BorrowedFd<'_>) -> io::Result<u32> {
+    let [_kind, number] = object_info(object)?;
     Ok(number)
 }
 

@@ -225,6 +225,10 @@ impl Devices {
         }
     }
 
+    pub(crate) fn programs(&self) -> &[PacketPrograms] {
+        &self.programs
+    }
+
     /// Attaches other programs to all devices that have some. After a failure the former program stays, and the next
     /// check round retries. Calls `next` before each device.
     pub(crate) fn replace_programs(&mut self, programs: Vec<PacketPrograms>, next: impl Fn()) {

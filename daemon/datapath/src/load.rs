@@ -16,6 +16,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, libbpf_sys};
 use crate::error::StartError;
 use crate::ipv6;
 use crate::map::{self, Map, MapHandles, MapSize};
+use crate::pins::ProgramSet;
 use crate::site::Site;
 #[cfg(test)]
 use crate::skeleton::PacketSkelBuilder;
@@ -23,7 +24,10 @@ use crate::skeleton::{OpenTcpResetSkel, SocketSkelBuilder, TcpResetSkelBuilder};
 
 #[cfg(test)]
 pub(crate) use packet_programs::{EthernetPrograms, load_packets_as, load_xdp_as, make_default_packet_maps};
-pub(crate) use packet_programs::{LinkLayer, PacketPrograms, load_packets, make_packet_maps};
+pub(crate) use packet_programs::{
+    LinkLayer, LoadedPackets, PacketPrograms, ProgramMaps, list_packet_objects, load_packets,
+    make_packet_maps,
+};
 
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;
 
@@ -78,6 +82,11 @@ impl LoadedPrograms {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
 
+    /// All programs, each with its name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        self.0.iter().map(|(name, fd)| (name.clone(), fd.as_fd()))
+    }
+
     /// The programs of a site, each with its hook.
     pub(crate) fn for_site(&self, site: &impl Site) -> Vec<(&'static str, BorrowedFd<'_>)> {
         site.hooks().filter_map(|hook| Some((hook, self.find_program(hook)?))).collect()
@@ -93,6 +102,12 @@ pub(crate) fn load_programs(
     let mut maps = map::clone_handles(given)?;
     let programs = load_objects(&OBJECTS, (shape, features), &mut maps)?;
     Ok((programs, maps))
+}
+
+/// Opens the programs of a set. `None`: not all of them are there.
+pub(crate) fn open_programs(set: &ProgramSet, site: &impl Site) -> Option<LoadedPrograms> {
+    let open = |hook: &str| Some((hook.to_owned(), set.open_program(hook)?));
+    site.hooks().map(open).collect::<Option<_>>().map(LoadedPrograms)
 }
 
 /// Creates the missing maps without loading programs: parallel loads need the same maps.
@@ -293,15 +308,15 @@ mod tests {
         let shape = MapSizes { frontends: [8; 2], ports: 8, slots: [8; 2], members: 8 };
         let (_, maps) = load_programs(shape, probe::probe_features().unwrap(), &MapHandles::new()).unwrap();
         let switches = PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() };
-        let (programs, made) = load_packets(&LinkLayer::ALL, &maps, (64, &switches)).unwrap();
-        assert_eq!(programs.len(), LinkLayer::ALL.len());
+        let (loaded, made) = load_packets(&LinkLayer::ALL, &maps, (64, &switches), None).unwrap();
+        assert_eq!(loaded.programs.len(), LinkLayer::ALL.len());
         assert!(Map::flow_maps().chain(Map::packet_maps()).all(|map| made.contains_key(&map)));
     }
 
     /// The maps that programs use, by their ids.
     fn used_maps(programs: &[(String, OwnedFd)]) -> BTreeSet<u32> {
         let ids: Vec<u32> =
-            programs.iter().map(|(_, fd)| bpf_syscall::program_id(fd.as_fd()).unwrap()).collect();
+            programs.iter().map(|(_, fd)| bpf_syscall::object_id(fd.as_fd()).unwrap()).collect();
         let with_maps = ProgInfoQueryOptions::default().include_map_ids(true);
         let infos = ProgInfoIter::with_query_opts(with_maps).filter(|info| ids.contains(&info.id));
         infos.flat_map(|info| info.map_ids).collect()

@@ -26,7 +26,7 @@ pub(crate) enum MapScope {
     Packets,
     /// With flows, across versions of the other maps; sized for so many flows.
     Flows(fn(u32) -> u32),
-    /// Not pinned: the programs' temporary state.
+    /// With the programs that use them alone, as their temporary state.
     Programs,
 }
 
@@ -148,6 +148,11 @@ impl Map {
         Self::in_scopes(|scope| matches!(scope, MapScope::Flows(_)))
     }
 
+    /// The maps that end with the programs which use them.
+    pub(crate) fn program_maps() -> impl Iterator<Item = Self> {
+        Self::in_scopes(|scope| matches!(scope, MapScope::Programs))
+    }
+
     pub(crate) fn is_flow_map(self) -> bool {
         matches!(self.scope(), MapScope::Flows(_))
     }
@@ -190,11 +195,10 @@ mod tests {
         assert!(Map::ALL.iter().all(|map| Map::from_name(map.name()) == Some(*map)));
         let pinned = Map::generation_maps().chain(Map::shared_maps()).chain(Map::socket_maps());
         let pinned = pinned.chain(Map::packet_maps()).chain(Map::flow_maps());
-        let unpinned = Map::in_scopes(|scope| matches!(scope, MapScope::Programs));
         assert_eq!(
-            pinned.chain(unpinned).count(),
+            pinned.chain(Map::program_maps()).count(),
             Map::ALL.len(),
-            "each is pinned in one folder, or in none"
+            "each is pinned in one folder, or with its programs"
         );
     }
 

@@ -11,6 +11,7 @@
 //! <bpffs>/v8/shared/affinity …   maps that keep their size
 //! <bpffs>/v8/packets/devices …   maps for packets alone
 //! <bpffs>/v8/g3/frontends4 …     one generation of the maps that grow
+//! <bpffs>/v8/programs/sockets-…  the programs that serve, for the next start
 //! <bpffs>/v8/filling/…           an incomplete generation; a start removes it
 //! <bpffs>/v4/…                   maps of another version, until this one has taken over
 //! ```
@@ -18,6 +19,7 @@
 //! Invariant: a complete generation gets its number by one rename; the highest one counts. A generation exists only
 //! while clients may be served from it. One daemon at a time holds the lock.
 
+mod programs;
 mod removal;
 
 use std::fs::{self, File, TryLockError};
@@ -32,6 +34,7 @@ use crate::error::StartError;
 use crate::map::{Map, MapHandles};
 use crate::site::Site;
 
+pub(crate) use programs::{ProgramKind, ProgramSet, ProgramSetName};
 pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. Daemons of other versions have their own maps.

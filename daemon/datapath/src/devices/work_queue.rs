@@ -244,7 +244,7 @@ impl Devices {
     fn begin_attempt(&mut self, state: &mut DeviceState) -> AttachAttempt {
         let index = state.device.index;
         state.layer = link_layer::query_layer(index).map_err(|error| error.to_string());
-        let id = |hook| bpf_syscall::program_id(self.select_program(state, hook).ok()?).ok();
+        let id = |hook| bpf_syscall::object_id(self.select_program(state, hook).ok()?).ok();
         state.own = DeviceHook::for_device(index).map(id);
         let outcome = self.write_entry(state);
         let is_entry_written = outcome.is_ok();

@@ -89,7 +89,7 @@ impl XdpAttachment {
             && let Some(link) = &self.link
             && link.update(program).is_ok()
         {
-            self.own = bpf_syscall::program_id(program).ok();
+            self.own = bpf_syscall::object_id(program).ok();
         }
     }
 
@@ -126,7 +126,7 @@ impl XdpAttachment {
     }
 
     fn attach(&mut self, index: u32, program: BorrowedFd<'_>, pin: &Path) -> Result<(), XdpReason> {
-        let own = bpf_syscall::program_id(program).map_err(|error| attach_reason(&error))?;
+        let own = bpf_syscall::object_id(program).map_err(|error| attach_reason(&error))?;
         if self.attached_program(index).is_some() {
             self.own = Some(own);
             return self.update_link(program, pin).map_err(|error| attach_reason(&error));

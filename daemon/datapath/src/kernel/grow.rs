@@ -15,7 +15,7 @@ use super::prebuild::LargerMaps;
 use super::{Attachment, BACKENDS_SETTING, FRONTENDS_SETTING, KernelMaps, growth_error};
 use crate::error::StartError;
 use crate::load::{self, LoadedPrograms};
-use crate::map::{self, MapHandles};
+use crate::map::MapHandles;
 use crate::shape::{ShapeGrowth, family_index, is_filling, is_full, is_hash_filling, next_size};
 use holdfast_core::maps::MapError;
 use holdfast_status::datapath::{Features, MapSizes};
@@ -186,12 +186,14 @@ impl Attachment {
         let before = self.pins.generation();
         self.pins.pin_generation(maps)?;
         if self.links.move_to_programs(programs) {
+            self.keep_programs(programs, maps, features);
             return Ok(());
         }
-        let Self { pins, links, .. } = self;
-        let given = map::clone_handles(&*maps)?;
-        let moved = load::load_programs(shape, features, &given)
-            .and_then(|(programs, _)| links.update(&programs, pins));
+        let moved = load::load_programs(shape, features, maps).and_then(|(programs, _)| {
+            self.links.update(&programs, &self.pins)?;
+            self.keep_programs(&programs, maps, features);
+            Ok(())
+        });
         if moved.is_err() {
             self.pins.revert_generation(before);
         }

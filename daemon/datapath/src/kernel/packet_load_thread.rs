@@ -9,16 +9,16 @@ use libbpf_rs::MapHandle;
 
 use super::prebuild::thread_error;
 use crate::error::StartError;
-use crate::load::{self, LinkLayer, PacketPrograms};
+use crate::load::{self, LinkLayer, LoadedPackets};
 use crate::map::{self, Map, MapHandles};
-use crate::packets::{self, PacketOptions};
-use crate::pins::Pins;
+use crate::packets::{self, PacketOptions, PacketSwitches};
+use crate::pins::{Pins, ProgramKind, ProgramSetName};
 
 /// The loading thread, and the maps that its programs read.
 #[derive(Debug)]
 pub(super) struct PacketLoadThread {
     pub(super) maps: MapHandles,
-    thread: JoinHandle<Result<Vec<PacketPrograms>, StartError>>,
+    thread: JoinHandle<Result<LoadedPackets, StartError>>,
 }
 
 impl PacketLoadThread {
@@ -31,26 +31,39 @@ impl PacketLoadThread {
     ) -> Option<Self> {
         let options = options?;
         let found = adopt_maps(pins).ok()?;
-        Self::start(layers, options, sockets.iter().chain(&found)).ok()
+        Self::start(layers, options, sockets.iter().chain(&found), pins).ok()
     }
 
-    /// Starts to load programs over these maps, and creates missing ones.
+    /// Starts to load programs over these maps, and creates missing ones. Programs that are pinned for these maps are
+    /// not loaded again.
     pub(super) fn start<'a>(
         layers: Vec<LinkLayer>,
         PacketOptions { flows, switches, .. }: &PacketOptions,
         given: impl Iterator<Item = (&'a Map, &'a MapHandle)>,
+        pins: &Pins,
     ) -> Result<Self, StartError> {
         let (flows, switches) = (*flows, switches.clone());
-        let maps = load::make_packet_maps(&map::clone_handles(given)?, (flows, &switches))?;
+        let given = map::clone_handles(given)?;
+        let found = packet_set_name(&switches, &given).and_then(|name| pins.find_programs(&name));
+        let maps = match &found {
+            Some(_) => given,
+            None => load::make_packet_maps(&given, (flows, &switches))?,
+        };
         let read = map::clone_handles(&maps)?;
-        let work = move || Ok(load::load_packets(&layers, &read, (flows, &switches))?.0);
+        let work = move || Ok(load::load_packets(&layers, &read, (flows, &switches), found.as_ref())?.0);
         let thread = std::thread::Builder::new().name("packets".to_owned()).spawn(work);
         Ok(Self { maps, thread: thread.map_err(|error| StartError::from_load(error.into()))? })
     }
 
-    pub(super) fn join(self) -> Result<Vec<PacketPrograms>, StartError> {
+    pub(super) fn join(self) -> Result<LoadedPackets, StartError> {
         self.thread.join().unwrap_or_else(|_| Err(thread_error()))
     }
+}
+
+/// The name of the set of packet programs over these maps; `None`: some are missing. The size of the flow table is that
+/// of its map.
+pub(super) fn packet_set_name(switches: &PacketSwitches, maps: &MapHandles) -> Option<ProgramSetName> {
+    ProgramSetName::new(ProgramKind::Packets, switches, maps)
 }
 
 /// The packet maps of a former daemon that this one can continue with.

@@ -21,9 +21,10 @@ use crate::bitmap::Bitmap;
 use crate::devices::{self, Device, Devices};
 use crate::error::StartError;
 use crate::generation::open_counted_table;
-use crate::load::{self, LinkLayer, PacketPrograms};
+use crate::load::{self, LinkLayer, LoadedPackets, PacketPrograms, ProgramMaps};
 use crate::map::{self, Map, MapHandles};
 use crate::packets::{self, AdoptedFlows, PacketOptions, PacketSwitches};
+use crate::pins::{ProgramKind, ProgramSetName};
 
 /// The longest wait for the next attempt, in looks. The wait doubles after each failure: loading takes a good part of a
 /// second, and the kernel usually refuses again.
@@ -214,6 +215,7 @@ impl KernelMaps {
             devices.set_devices(&[]);
             while devices.run_steps(|| false) {}
         }
+        attached.pins.forget_programs(ProgramKind::Packets);
     }
 
     fn start_packets(&mut self) -> Result<(), StartError> {
@@ -238,7 +240,8 @@ impl KernelMaps {
             Some(first) => first,
             None => {
                 let sockets = self.shared.handles().iter().chain(self.generation.handles());
-                PacketLoadThread::start(self.packets.link_layers(), &options, sockets.chain(&found))?
+                let given = sockets.chain(&found);
+                PacketLoadThread::start(self.packets.link_layers(), &options, given, &attached.pins)?
             }
         };
         let mut handles = packet_maps(&first.maps)?;
@@ -248,7 +251,7 @@ impl KernelMaps {
         if former.contains_key(&Map::Devices) && !found.contains_key(&Map::Devices) {
             packets::copy_devices(&former, &handles)?;
         }
-        let programs = first.join()?;
+        let LoadedPackets { programs, maps: own } = first.join()?;
         packets::write_settings(&handles, &options, 0)?;
         let mut ports = packets::open_port_bitmap(&handles, &options, self.shared.node_ports())?;
         if !are_new {
@@ -263,7 +266,22 @@ impl KernelMaps {
             devices.set_devices(wanted);
         }
         self.packets.running = Some(RunningPackets { handles, ports, devices });
+        self.keep_packet_programs(&own);
         Ok(())
+    }
+
+    /// Leaves the programs that serve, with their own maps, to the next start.
+    pub(super) fn keep_packet_programs(&self, own: &ProgramMaps) {
+        let (Some(attached), Some(running)) = (&self.attached, &self.packets.running) else { return };
+        if let Some(name) = self.packet_set_name(&running.handles) {
+            let objects = load::list_packet_objects(running.devices.programs(), own);
+            attached.pins.keep_programs(&name, &objects.collect::<Vec<_>>());
+        }
+    }
+
+    fn packet_set_name(&self, own: &MapHandles) -> Option<ProgramSetName> {
+        let all = self.shared.handles().iter().chain(self.generation.handles()).chain(own);
+        packet_load_thread::packet_set_name(&self.packets.switches(), &map::clone_handles(all).ok()?)
     }
 
     /// Records the ingress ports and frontends of a former daemon's flows, after the first sweep.
@@ -296,14 +314,15 @@ impl KernelMaps {
 
     /// Attaches the programs loaded for tables that have just moved. If they are missing or incomplete, it loads them
     /// again; if their load failed, the old programs are behind.
-    pub(super) fn replace_packets(&mut self, loaded: Option<Result<Vec<PacketPrograms>, StartError>>) {
-        let is_enough = matches!(&loaded, Some(Ok(programs)) if self.packets.covers_layers(programs));
+    pub(super) fn replace_packets(&mut self, loaded: Option<Result<LoadedPackets, StartError>>) {
+        let is_enough = matches!(&loaded, Some(Ok(loaded)) if self.packets.covers_layers(&loaded.programs));
         let Some(running) = &mut self.packets.running else { return };
         match loaded {
-            Some(Ok(programs)) if is_enough => {
+            Some(Ok(LoadedPackets { programs, maps })) if is_enough => {
                 running.devices.replace_programs(programs, || ());
                 self.packets.is_behind = false;
                 self.packets.record_outcome(Ok(()));
+                self.keep_packet_programs(&maps);
             }
             Some(Err(error)) => {
                 self.packets.is_behind = true;
@@ -316,11 +335,17 @@ impl KernelMaps {
     fn reload_packets(&mut self) -> Result<(), StartError> {
         let layers = self.packets.link_layers();
         let switches = self.packets.switches();
-        let Some(running) = &mut self.packets.running else { return Ok(()) };
+        let (Some(attached), Some(running)) = (&self.attached, &mut self.packets.running) else {
+            return Ok(());
+        };
         let all = self.shared.handles().iter().chain(self.generation.handles()).chain(&running.handles);
-        let (programs, _) = load::load_packets(&layers, &map::clone_handles(all)?, (0, &switches))?;
-        running.devices.replace_programs(programs, || ());
+        let all = map::clone_handles(all)?;
+        let found = packet_load_thread::packet_set_name(&switches, &all)
+            .and_then(|name| attached.pins.find_programs(&name));
+        let (loaded, _) = load::load_packets(&layers, &all, (0, &switches), found.as_ref())?;
+        running.devices.replace_programs(loaded.programs, || ());
         self.packets.is_behind = false;
+        self.keep_packet_programs(&loaded.maps);
         Ok(())
     }
 

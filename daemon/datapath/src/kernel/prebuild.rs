@@ -10,7 +10,7 @@ use holdfast_status::datapath::{Features, MapSizes};
 use super::KernelMaps;
 use crate::error::StartError;
 use crate::generation::Generation;
-use crate::load::{self, LinkLayer, LoadedPrograms, PacketPrograms};
+use crate::load::{self, LinkLayer, LoadedPackets, LoadedPrograms};
 use crate::map::{self, MapHandles};
 use crate::packets::PacketSwitches;
 use crate::shape::ShapeGrowth;
@@ -29,7 +29,7 @@ pub(super) struct LargerMaps {
     pub(super) maps: MapHandles,
     pub(super) programs: LoadedPrograms,
     /// `None`: packets were not translated when the build began.
-    pub(super) packets: Option<Result<Vec<PacketPrograms>, StartError>>,
+    pub(super) packets: Option<Result<LoadedPackets, StartError>>,
 }
 
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl PrebuildOrder {
         let (programs, maps) = load::load_programs(shape, features, &shared)?;
         let packets = packets.map(|(layers, own, switches)| {
             let all = map::clone_handles(maps.iter().chain(&own))?;
-            load::load_packets(&layers, &all, (0, &switches)).map(|(programs, _)| programs)
+            load::load_packets(&layers, &all, (0, &switches), None).map(|(loaded, _)| loaded)
         });
         Ok(LargerMaps { generation: Generation::new(&maps)?, maps, programs, packets })
     }

@@ -5,7 +5,7 @@
 
 use super::{Attachment, KernelMaps};
 use crate::error::StartError;
-use crate::{load, map};
+use crate::map;
 
 /// What was repaired.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,17 +86,17 @@ impl KernelMaps {
 
     fn reattach_hooks(&mut self, repaired: &mut Vec<&'static str>) -> Result<(), StartError> {
         let Self { generation, shared, attached: Some(attached), features, .. } = self else { return Ok(()) };
-        let Attachment { pins, links, last_look, put_back, .. } = attached;
-        let before = links.inspect_hooks(pins);
+        let before = attached.links.inspect_hooks(&attached.pins);
         // Stored before any attempt: without the pins' file system nothing can be repaired, so no program is loaded.
-        *last_look = Some(before.clone());
-        if before.broken.is_empty() && links.behind_hooks().is_empty() {
+        attached.last_look = Some(before.clone());
+        if before.broken.is_empty() && attached.links.behind_hooks().is_empty() {
             return Ok(());
         }
-        pins.make_link_folder()?;
+        attached.pins.make_link_folder()?;
         let maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
-        let outcome = load::load_programs(generation.shape, *features, &maps)
-            .and_then(|(programs, _)| links.repair(&programs, pins, &before.broken, repaired));
+        let programs = attached.find_or_load(generation.shape, *features, &maps);
+        let Attachment { pins, links, last_look, put_back, .. } = attached;
+        let outcome = programs.and_then(|programs| links.repair(&programs, pins, &before.broken, repaired));
         let after = links.inspect_hooks(pins);
         let is_repaired = |hook: &&&str| !after.broken.contains(hook);
         *put_back += u64::try_from(before.broken.iter().filter(is_repaired).count()).unwrap_or(u64::MAX);

@@ -15,7 +15,7 @@ use super::flows::FlowTracking;
 use crate::error::StartError;
 use crate::flows::{FlowMigration, FlowTable};
 use crate::generation::map_array;
-use crate::load::{self, LinkLayer, PacketPrograms};
+use crate::load::{self, LinkLayer, LoadedPackets};
 use crate::map::{self, Map, MapHandles};
 use crate::packets;
 use crate::packets::PacketSwitches;
@@ -52,7 +52,7 @@ struct FilledTable {
     migration: FlowMigration,
     // Only the maps of flows.
     handles: MapHandles,
-    programs: Vec<PacketPrograms>,
+    loaded: LoadedPackets,
 }
 
 struct ResizeOrder {
@@ -95,7 +95,8 @@ impl ResizeFailure {
 
 impl ResizeOrder {
     fn fill_table(self) -> Result<FilledTable, StartError> {
-        let (programs, maps) = load::load_packets(&self.layers, &self.maps, (self.flows, &self.switches))?;
+        let (loaded, maps) =
+            load::load_packets(&self.layers, &self.maps, (self.flows, &self.switches), None)?;
         let handles = map::clone_handles(Map::flow_maps().filter_map(|map| maps.get_key_value(&map)))?;
         let mut migration = FlowMigration::new(self.from.clone(), FlowTable::new(&maps)?);
         for _ in 0..PASSES_MAX {
@@ -103,7 +104,7 @@ impl ResizeOrder {
                 break;
             }
         }
-        Ok(FilledTable { migration, handles, programs })
+        Ok(FilledTable { migration, handles, loaded })
     }
 
     fn run_pass(&self, migration: &mut FlowMigration) -> Result<u64, StartError> {
@@ -207,8 +208,8 @@ impl KernelMaps {
 
     fn finish_resize(&mut self, FlowResize { growths, thread, .. }: FlowResize) -> Result<(), StartError> {
         let mut filled = thread.join().unwrap_or_else(|_| Err(resize_error("the thread has ended")))?;
-        if growths != self.growths || !self.packets.covers_layers(&filled.programs) {
-            filled.programs = self.load_programs_for(&filled.handles)?;
+        if growths != self.growths || !self.packets.covers_layers(&filled.loaded.programs) {
+            filled.loaded = self.load_programs_for(&filled.handles)?;
         }
         let Some(FlowTracking { sweep, .. }) = self.flows.take() else { return Ok(()) };
         let (mut reserved_ports, swept) = sweep.stop();
@@ -218,6 +219,7 @@ impl KernelMaps {
         }
         let switched = self.resume_flows().and(switched);
         if switched.is_ok() {
+            self.keep_packet_programs(&filled.loaded.maps);
             self.packets.given_up.add(filled.migration.finish_counts());
         }
         // If the sweep thread failed, `update_flows` opens the table anew.
@@ -226,11 +228,13 @@ impl KernelMaps {
     }
 
     /// Loads programs for a filled table again, because tables have moved or devices need more programs.
-    fn load_programs_for(&self, flows: &MapHandles) -> Result<Vec<PacketPrograms>, StartError> {
-        let Some((layers, own, switches)) = self.packets.load_inputs()? else { return Ok(Vec::new()) };
+    fn load_programs_for(&self, flows: &MapHandles) -> Result<LoadedPackets, StartError> {
+        let Some((layers, own, switches)) = self.packets.load_inputs()? else {
+            return Err(resize_error(NO_PACKETS));
+        };
         let others = own.iter().filter(|(map, _)| !map.is_flow_map());
         let maps = self.with_packet_maps(others.chain(flows))?;
-        Ok(load::load_packets(&layers, &maps, (0, &switches))?.0)
+        Ok(load::load_packets(&layers, &maps, (0, &switches), None)?.0)
     }
 
     /// Pauses flows, and waits until running programs have finished their packets. Returns the time limit for moving
@@ -272,7 +276,7 @@ impl KernelMaps {
         let Some(running) = &mut self.packets.running else { return Ok(()) };
         running.handles.append(&mut copies);
         let extend_pause = || packets::write_settings_to(&settings, &options, resume_time());
-        running.devices.replace_programs(std::mem::take(&mut filled.programs), extend_pause);
+        running.devices.replace_programs(std::mem::take(&mut filled.loaded.programs), extend_pause);
         // A prebuild's programs read the old table.
         self.prebuild = super::prebuild::Prebuild::Idle;
         Ok(())

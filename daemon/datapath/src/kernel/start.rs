@@ -30,7 +30,7 @@ use crate::links::Links;
 use crate::load::{self, LoadedPrograms};
 use crate::map::{self, MapHandles};
 use crate::packets::PacketOptions;
-use crate::pins::{Pins, VERSION};
+use crate::pins::{Pins, ProgramKind, ProgramSet, ProgramSetName, VERSION};
 use crate::probe;
 use crate::shape::ShapeGrowth;
 use crate::shared_maps::{self, SharedMaps};
@@ -81,6 +81,7 @@ impl Attachment {
         &mut self,
         programs: &LoadedPrograms,
         maps: &mut MapHandles,
+        features: Features,
     ) -> Result<(), StartError> {
         self.pins.pin_all(maps)?;
         self.pins.remove_other_versions()?;
@@ -89,7 +90,45 @@ impl Attachment {
             return Err(error);
         }
         self.pins.prune_generations();
+        self.keep_programs(programs, maps, features);
         Ok(())
+    }
+
+    /// Leaves the programs that serve to the next start.
+    pub(super) fn keep_programs(&self, programs: &LoadedPrograms, maps: &MapHandles, features: Features) {
+        if let Some(name) = socket_set_name(features, maps) {
+            self.pins.keep_programs(&name, &programs.iter().collect::<Vec<_>>());
+        }
+    }
+
+    /// The programs over these maps: those that are pinned, or others that are loaded now.
+    pub(super) fn find_or_load(
+        &self,
+        shape: MapSizes,
+        features: Features,
+        maps: &MapHandles,
+    ) -> Result<LoadedPrograms, StartError> {
+        let found = find_socket_set(&self.pins, features, maps);
+        let found = found.and_then(|set| load::open_programs(&set, self.links.site()));
+        found.map_or_else(|| Ok(load::load_programs(shape, features, maps)?.0), Ok)
+    }
+}
+
+/// The name of the set of socket programs over these maps; `None`: some are missing.
+fn socket_set_name(features: Features, maps: &MapHandles) -> Option<ProgramSetName> {
+    ProgramSetName::new(ProgramKind::Sockets, &features, maps)
+}
+
+fn find_socket_set(pins: &Pins, features: Features, maps: &MapHandles) -> Option<ProgramSet> {
+    pins.find_programs(&socket_set_name(features, maps)?)
+}
+
+/// The maps of a former daemon, and others in place of missing ones. Maps that programs are pinned for are whole.
+fn adopt_or_make_maps(pins: &Pins, shape: MapSizes, features: Features) -> Result<MapHandles, StartError> {
+    let adopted = pins.adopt()?;
+    match find_socket_set(pins, features, &adopted) {
+        Some(_) => Ok(adopted),
+        None => load::make_maps(shape, features, &adopted),
     }
 }
 
@@ -124,7 +163,7 @@ impl KernelMaps {
         let control = build_control(options, &cgroup);
         let mut packets =
             PacketTranslation::new(options.packets.clone().map(|packets| packets.restrict_to(features)));
-        let maps = load::make_maps(first, features, &pins.adopt()?)?;
+        let mut maps = adopt_or_make_maps(&pins, first, features)?;
         let links = Links::for_site(cgroup);
         let mut attached = Attachment {
             pins,
@@ -142,7 +181,7 @@ impl KernelMaps {
                 &maps,
             );
         }
-        let (programs, mut maps) = load::load_programs(first, features, &maps)?;
+        let programs = attached.find_or_load(first, features, &maps)?;
         let mut this = Self::from_maps(&maps, features, options.capacity)?;
         attached.former_control = this.shared.control();
         this.packets = packets;
@@ -157,7 +196,7 @@ impl KernelMaps {
         this.cluster_ips.attach_maps(this.shared.handles())?;
         this.shared.write_control(&control);
         if attached.can_serve() {
-            attached.attach_programs(&programs, &mut maps)?;
+            attached.attach_programs(&programs, &mut maps, features)?;
         } else {
             attached.write_foreign_controls();
         }
@@ -173,8 +212,8 @@ impl KernelMaps {
         if let Some(attached) = attached.as_mut().filter(|attached| !attached.links.are_attached()) {
             let mut maps = map::clone_handles(shared.handles().iter().chain(generation.handles()))?;
             let given = map::clone_handles(&maps)?;
-            let (programs, _) = load::load_programs(generation.shape, *features, &given)?;
-            attached.attach_programs(&programs, &mut maps)?;
+            let programs = attached.find_or_load(generation.shape, *features, &given)?;
+            attached.attach_programs(&programs, &mut maps, *features)?;
         }
         Ok(self.self_test()?)
     }

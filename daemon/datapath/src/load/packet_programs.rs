@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -17,8 +17,17 @@ use crate::abi;
 use crate::error::StartError;
 use crate::map::{self, Map, MapHandles, MapSize};
 use crate::packets::{self, PacketSwitches};
+use crate::pins::ProgramSet;
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, XdpSkelBuilder};
+
+/// The roles of a layer's programs, as their pins name them.
+const INGRESS: &str = "ingress";
+const EGRESS: &str = "egress";
+const POD_EGRESS: &str = "pod-egress";
+const XDP: &str = "xdp";
+/// The pin of the programs' variables.
+const VARIABLES: &str = "variables";
 
 /// The header that packets at a device begin with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +41,15 @@ pub(crate) enum LinkLayer {
 impl LinkLayer {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Ethernet, Self::Ip];
+
+    /// The name of the pin of a program in this role.
+    fn pin_name(self, role: &str) -> String {
+        let layer = match self {
+            Self::Ethernet => "ethernet",
+            Self::Ip => "ip",
+        };
+        format!("{layer}-{role}")
+    }
 
     const fn header_length(self) -> u32 {
         match self {
@@ -102,20 +120,96 @@ impl EthernetPrograms {
     }
 }
 
-/// Loads the packet programs, one set per layer. Uses the given maps, and creates missing ones. A new flow table holds
-/// `flows` flows; a given one keeps its size.
+impl PacketPrograms {
+    /// Opens the programs of a layer. `None`: not all of them are there.
+    fn open(layer: LinkLayer, set: &ProgramSet) -> Option<Self> {
+        let open = |role| set.open_program(&layer.pin_name(role));
+        let xdp = match layer {
+            LinkLayer::Ethernet => Ok(open(XDP)?),
+            LinkLayer::Ip => Err(no_xdp_error().to_string()),
+        };
+        Some(Self {
+            layer,
+            ingress: open(INGRESS)?,
+            egress: open(EGRESS)?,
+            pod_egress: open(POD_EGRESS)?,
+            xdp,
+        })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let all = [
+            (INGRESS, Some(&self.ingress)),
+            (EGRESS, Some(&self.egress)),
+            (POD_EGRESS, Some(&self.pod_egress)),
+        ];
+        let all = all.into_iter().chain([(XDP, self.xdp.as_ref().ok())]);
+        all.filter_map(|(role, program)| Some((self.layer.pin_name(role), program?.as_fd())))
+    }
+}
+
+/// The maps that the programs of packets alone use.
+#[derive(Debug)]
+pub(crate) struct ProgramMaps {
+    maps: MapHandles,
+    variables: MapHandle,
+}
+
+impl ProgramMaps {
+    /// Opens the maps of a set. `None`: not all of them are there.
+    fn open(set: &ProgramSet) -> Option<Self> {
+        let open = |map: Map| Some((map, set.open_map(map.name())?));
+        let maps = Map::program_maps().map(open).collect::<Option<_>>()?;
+        Some(Self { maps, variables: set.open_map(VARIABLES)? })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+        let maps = self.maps.iter().map(|(map, handle)| (map.name(), handle));
+        let all = maps.chain([(VARIABLES, &self.variables)]);
+        all.map(|(name, handle)| (name.to_owned(), handle.as_fd()))
+    }
+}
+
+/// The programs of all layers that were asked for.
+#[derive(Debug)]
+pub(crate) struct LoadedPackets {
+    pub(crate) programs: Vec<PacketPrograms>,
+    pub(crate) maps: ProgramMaps,
+}
+
+/// All that a set of packet programs consists of, each with its name.
+pub(crate) fn list_packet_objects<'a>(
+    programs: &'a [PacketPrograms],
+    maps: &'a ProgramMaps,
+) -> impl Iterator<Item = (String, BorrowedFd<'a>)> {
+    programs.iter().flat_map(PacketPrograms::iter).chain(maps.iter())
+}
+
+/// Loads the packet programs, those of each layer that are not `found` pinned. Uses the given maps, and creates missing
+/// ones. A new flow table holds `flows` flows; a given one keeps its size.
 pub(crate) fn load_packets(
     layers: &[LinkLayer],
     given: &MapHandles,
     (flows, switches): (u32, &PacketSwitches),
-) -> Result<(Vec<PacketPrograms>, MapHandles), StartError> {
+    found: Option<&ProgramSet>,
+) -> Result<(LoadedPackets, MapHandles), StartError> {
     let mut maps = map::clone_handles(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-    let variables = PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
-    let load =
-        |layer: &LinkLayer| PacketLoad { layer: *layer, flows, switches }.load_layer(&maps, &variables);
+    let found = found.and_then(|set| Some((set, ProgramMaps::open(set)?)));
+    let (set, own) = match found {
+        Some((set, own)) => (Some(set), own),
+        None => {
+            (None, PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_program_maps(&mut maps)?)
+        }
+    };
+    maps.extend(map::clone_handles(&own.maps)?);
+    let load = |layer: &LinkLayer| {
+        let found = set.and_then(|set| PacketPrograms::open(*layer, set));
+        let load = || PacketLoad { layer: *layer, flows, switches }.load_layer(&maps, &own.variables);
+        found.map_or_else(load, Ok)
+    };
     let programs = layers.iter().map(load).collect::<Result<_, _>>()?;
-    Ok((programs, maps))
+    Ok((LoadedPackets { programs, maps: own }, maps))
 }
 
 pub(crate) fn make_packet_maps(
@@ -157,6 +251,13 @@ impl PacketLoad<'_> {
                 .and_then(|()| MapHandle::try_from(&made.maps.bss))
                 .map_err(StartError::from_load)
         })
+    }
+
+    /// The same, with all maps that these programs alone use.
+    fn make_program_maps(self, maps: &mut MapHandles) -> Result<ProgramMaps, StartError> {
+        let variables = self.make_layer_maps(maps)?;
+        let own = Map::program_maps().filter_map(|map| maps.get_key_value(&map));
+        Ok(ProgramMaps { maps: map::clone_handles(own)?, variables })
     }
 
     fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
@@ -207,11 +308,16 @@ fn write_dsr_from(switches: &mut types::rodata, options: &PacketSwitches) {
     switches.dsr_transports = packets::encode_dsr_transports(options.dsr_transports);
 }
 
+/// The error of a layer without an XDP program: drivers hand it Ethernet frames.
+fn no_xdp_error() -> StartError {
+    StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into())
+}
+
 /// Loads the XDP program over the given maps, with support for multi-buffer frames if the kernel has it (Linux 5.18):
 /// drivers with long frames accept no other program.
 fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> {
     if layer != LinkLayer::Ethernet {
-        return Err(StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into()));
+        return Err(no_xdp_error());
     }
     let with_frags = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
     load_xdp_as(maps, true, with_frags).or_else(|_| load_xdp_as(maps, false, |_| ()))

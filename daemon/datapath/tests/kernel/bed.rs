@@ -174,6 +174,11 @@ impl ThreadBed {
         fs::write(cgroup.join("cgroup.threads"), "0").unwrap();
     }
 
+    /// Makes the next start load its programs, as after an upgrade.
+    pub(crate) fn forget_programs(&self) {
+        fs::remove_dir_all(self.options().bpffs.join(pinned("programs"))).unwrap();
+    }
+
     pub(crate) fn options(&self) -> StartOptions {
         StartOptions {
             cgroup: Some(self.cgroup.clone()),

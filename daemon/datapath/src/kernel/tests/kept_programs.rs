@@ -1,0 +1,212 @@
+//! Which programs a start finds pinned, and which the kernel has to verify again.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use libbpf_rs::Link;
+
+use super::*;
+use crate::bpf_syscall;
+use crate::devices::{Device, DeviceSide};
+use crate::kernel::bed::pinned;
+use crate::packets::{PacketOptions, PacketSwitches};
+
+/// The numbers of the programs of one set, by name.
+type Numbers = BTreeMap<String, u32>;
+
+const MUCH: MapGrowth = MapGrowth { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
+
+fn options(bed: &ThreadBed, switches: PacketSwitches) -> StartOptions {
+    let packets = PacketOptions { flows: 64, snat_ports: vec![61_000..=61_003], switches };
+    StartOptions { packets: Some(packets), ..bed.options() }
+}
+
+fn start_with(bed: &ThreadBed, switches: PacketSwitches, features: Features) -> KernelMaps {
+    libbpf_rs::set_print(None);
+    let mut maps = KernelMaps::start_as(&options(bed, switches), features, VERSION).unwrap();
+    maps.serve_packets();
+    assert_eq!(maps.status().packets.unwrap().failure, None);
+    maps
+}
+
+fn start(bed: &ThreadBed) -> KernelMaps {
+    start_with(bed, PacketSwitches::default(), probe::probe_features().unwrap())
+}
+
+fn sets(bed: &ThreadBed) -> Vec<PathBuf> {
+    let folder = bed.options().bpffs.join(pinned("programs"));
+    let mut sets: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    sets.sort();
+    sets
+}
+
+fn numbers(set: &Path) -> Numbers {
+    let number = |path: PathBuf| {
+        let object = bpf_syscall::open_pin(&path).unwrap();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, bpf_syscall::object_id(object.as_fd()).unwrap())
+    };
+    fs::read_dir(set).unwrap().map(|entry| number(entry.unwrap().path())).collect()
+}
+
+/// The only set of each kind: of packets, and of sockets.
+#[track_caller]
+fn both(bed: &ThreadBed) -> [Numbers; 2] {
+    let sets = sets(bed);
+    let [packets, sockets] = sets.as_slice() else { panic!("{sets:?}") };
+    assert!(
+        packets.to_string_lossy().contains("/packets-") && sockets.to_string_lossy().contains("/sockets-")
+    );
+    [numbers(packets), numbers(sockets)]
+}
+
+/// The programs that serve sockets.
+fn serving(bed: &ThreadBed) -> Numbers {
+    let links = fs::read_dir(bed.options().bpffs.join("links")).unwrap().map(|entry| entry.unwrap().path());
+    let program = |path: PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        (name, Link::open(&path).unwrap().info().unwrap().prog_id)
+    };
+    links.filter(|path| !path.is_dir()).map(program).collect()
+}
+
+#[test]
+fn kernel_a_start_over_the_same_maps_takes_the_pinned_programs() {
+    bed(|bed| {
+        drop(start(bed));
+        let first = both(bed);
+        assert_eq!(serving(bed), first[1]);
+        assert!(first[0].contains_key("ethernet-ingress") && first[0].contains_key("variables"), "{first:?}");
+        let mut maps = start(bed);
+        assert_eq!(both(bed), first);
+        assert_eq!(serving(bed), first[1]);
+        maps.self_test().unwrap();
+        bed.join(&bed.cgroup);
+        let backends = [tcp_backend("127.0.0.2:0")];
+        Port { frontends: &["10.96.0.10:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
+        assert_eq!(dial("10.96.0.10:80"), address("10.96.0.10:80"));
+    });
+}
+
+#[test]
+fn kernel_a_link_layer_that_is_added_keeps_the_programs_of_the_others() {
+    bed(|bed| {
+        let mut maps = start(bed);
+        let [before, _] = both(bed);
+        let made = Command::new("ip").args(["tuntap", "add", "dev", "tunnel", "mode", "tun"]).status();
+        assert!(made.unwrap().success());
+        let index = nix::net::if_::if_nametoindex("tunnel").unwrap();
+        maps.set_devices(&[Device::new(index, "tunnel", DeviceSide::Outer)]);
+        let [packets, _] = both(bed);
+        assert!(packets.contains_key("ip-ingress"), "{packets:?}");
+        assert!(before.iter().all(|(name, number)| packets[name] == *number), "{before:?} {packets:?}");
+        drop(maps);
+        drop(start(bed));
+        let [after, _] = both(bed);
+        assert_eq!(after, packets, "a start without such a device leaves them to the next one");
+    });
+}
+
+/// Starts twice with something else in between: these kinds of programs, packets' and sockets', are loaded anew.
+#[track_caller]
+fn check_loaded(loaded: [bool; 2], then: impl FnOnce(&ThreadBed) + Send + 'static) {
+    bed(move |bed| {
+        drop(start(bed));
+        let first = both(bed);
+        then(bed);
+        let second = both(bed);
+        for ((before, after), loaded) in first.iter().zip(&second).zip(loaded) {
+            let is_kept = |(name, number): (&String, &u32)| after.get(name) == Some(number);
+            assert_eq!(before.iter().any(is_kept), !loaded, "{before:?} {after:?}");
+        }
+        assert_eq!(serving(bed), second[1]);
+    });
+}
+
+#[test]
+fn kernel_programs_with_other_switches_are_loaded() {
+    let marked = PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() };
+    check_loaded([true, false], move |bed| {
+        drop(start_with(bed, marked, probe::probe_features().unwrap()));
+    });
+    let features = probe::probe_features().unwrap();
+    let other = Features { set_retval: !features.set_retval, ..features };
+    check_loaded([false, true], move |bed| drop(start_with(bed, PacketSwitches::default(), other)));
+}
+
+#[test]
+fn kernel_programs_over_other_maps_are_loaded() {
+    check_loaded([true, true], |bed| {
+        let mut maps = start(bed);
+        maps.reserve_capacity(&MUCH).unwrap();
+        drop(maps);
+        let grown = both(bed);
+        drop(start(bed));
+        assert_eq!(both(bed), grown, "a growth leaves its own programs");
+    });
+    check_loaded([true, false], |bed| {
+        fs::remove_file(bed.options().bpffs.join("flows1/free_flows")).unwrap();
+        drop(start(bed));
+    });
+    check_loaded([true, true], |bed| {
+        fs::remove_file(bed.options().bpffs.join(pinned("shared/affinity"))).unwrap();
+        drop(start(bed));
+    });
+}
+
+#[test]
+fn kernel_programs_of_another_build_or_half_a_set_are_loaded() {
+    check_loaded([true, true], |bed| {
+        for set in sets(bed) {
+            let kind = set.file_name().unwrap().to_string_lossy().split('-').next().unwrap().to_owned();
+            fs::rename(&set, set.with_file_name(format!("{kind}-{:016x}", 1))).unwrap();
+        }
+        drop(start(bed));
+    });
+    bed(|bed| {
+        drop(start(bed));
+        let before = both(bed);
+        let missing = ["ethernet-egress", "connect6"];
+        for (set, name) in sets(bed).iter().zip(missing) {
+            fs::remove_file(set.join(name)).unwrap();
+        }
+        drop(start(bed));
+        let after = both(bed);
+        for ((before, after), name) in before.iter().zip(&after).zip(missing) {
+            assert!(before.keys().eq(after.keys()), "{after:?}");
+            assert_ne!(before[name], after[name]);
+        }
+        assert_eq!(serving(bed), after[1]);
+    });
+}
+
+#[test]
+fn kernel_a_daemon_without_packets_keeps_none_of_their_programs() {
+    bed(|bed| {
+        drop(start(bed));
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        maps.serve_packets();
+        let sets = sets(bed);
+        assert!(
+            matches!(sets.as_slice(), [only] if only.to_string_lossy().contains("/sockets-")),
+            "{sets:?}"
+        );
+    });
+}
+
+#[test]
+fn kernel_programs_that_cannot_be_pinned_serve() {
+    bed(|bed| {
+        drop(start(bed));
+        let folder = bed.options().bpffs.join(pinned("programs"));
+        fs::remove_dir_all(&folder).unwrap();
+        // A map is where the folder of the sets belongs.
+        let map = bpf_syscall::open_pin(&bed.options().bpffs.join(pinned("shared/affinity"))).unwrap();
+        bpf_syscall::pin(map.as_fd(), &folder).unwrap();
+        drop(start(bed));
+        assert_eq!(serving(bed).len(), 8);
+    });
+}
