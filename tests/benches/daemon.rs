@@ -1,11 +1,12 @@
-//! From objects to the kernel's maps, with attached programs: filling them, a restart, one change of a file.
+//! From objects to the kernel's maps, with attached programs: filling them, a restart, one change of a file, and what
+//! a start after a crash costs.
 //!
 //! The engine, its loop, the manifests and the maps are the daemon's own. Needs root; everything runs in a bed.
 #![allow(clippy::print_stdout, clippy::unwrap_used, clippy::indexing_slicing)]
 
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -24,8 +25,11 @@ use holdfast_datapath::{Allocator, KernelMaps, ServedSockets, StaleSockets, Star
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_standalone::manifests::Manifests;
+use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::memory::resident;
+use holdfast_tests::processor;
+use holdfast_tests::program::command_line;
 use holdfast_tests::size::{self, sized};
 use tokio::sync::{mpsc, watch};
 
@@ -42,9 +46,13 @@ const PAUSE: Duration = Duration::from_millis(3);
 const SERVICES_PER_FILE: u32 = 100;
 
 /// Runs the part named by the argument, or each in a process of its own, so that none inherits another's heap.
-fn main() {
-    let parts: [(&str, fn()); 3] = [("fill", fill), ("restart", restart), ("change", change)];
+fn main() -> ExitCode {
+    let parts: [(&str, fn()); 4] =
+        [("fill", fill), ("restart", restart), ("change", change), ("killed", killed)];
     let wanted = size::wanted();
+    if matches!(wanted.as_deref(), Some("run")) || std::env::args().any(|word| word == "--socket") {
+        return command_line();
+    }
     for (name, part) in parts {
         match &wanted {
             Some(wanted) if wanted == name => part(),
@@ -58,6 +66,7 @@ fn main() {
             }
         }
     }
+    ExitCode::SUCCESS
 }
 
 fn kernel(bed: &Bed) -> KernelMaps {
@@ -205,6 +214,48 @@ fn change() {
         at(500),
         at(990)
     );
+}
+
+/// A daemon with 100 services is killed and started again: with the programs that its predecessor left pinned, and
+/// without them, as after an upgrade.
+fn killed() {
+    let bed = Bed::new().unwrap();
+    let blocks = (1..=100).fold(String::new(), |blocks, number| blocks + &block(number));
+    let mut daemon = Daemon::new(&bed, &blocks).unwrap().started_as(std::env::current_exe().unwrap());
+    daemon.start().unwrap();
+    for (what, forgets) in [("taken over", false), ("loaded anew", true)] {
+        let starts: Vec<_> = (0..sized(11, 2)).map(|_| start_again(&mut daemon, forgets)).collect();
+        let (ready, spent): (Vec<_>, Vec<_>) = starts.into_iter().unzip();
+        println!(
+            "a start after a crash, programs {what}: ready in {:.0} ms, {:.0} ms CPU",
+            median(ready).as_secs_f64() * 1e3,
+            median(spent).as_secs_f64() * 1e3
+        );
+    }
+    daemon.kill().unwrap();
+}
+
+fn block(number: u32) -> String {
+    let backends: Vec<_> = (1..=10).map(|backend| format!("\"10.1.{number}.{backend}:8080\"")).collect();
+    format!(
+        "[[service]]\nname = \"s{number}\"\nfrontends = [\"10.96.0.{number}:80\"]\nbackends = [{}]\n",
+        backends.join(", ")
+    )
+}
+
+/// The time until the daemon is ready, and its processor time until it rests.
+fn start_again(daemon: &mut Daemon<'_>, forgets: bool) -> (Duration, Duration) {
+    daemon.kill().unwrap();
+    if forgets {
+        let versions = std::fs::read_dir(daemon.pins()).unwrap().map(|entry| entry.unwrap().path());
+        let programs = versions.map(|version| version.join("programs")).find(|folder| folder.exists());
+        std::fs::remove_dir_all(programs.unwrap()).unwrap();
+    }
+    let started = Instant::now();
+    daemon.start().unwrap();
+    let ready = started.elapsed();
+    sleep(Duration::from_millis(300));
+    (ready, Duration::from_secs_f64(processor::seconds(daemon.pid().unwrap()).unwrap()))
 }
 
 async fn replaced(folder: &Path, round: usize, snapshots: &mut watch::Receiver<Arc<Snapshot>>) -> Duration {
