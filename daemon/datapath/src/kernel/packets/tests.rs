@@ -676,6 +676,31 @@ fn kernel_programs_of_all_link_layers_share_their_variables() {
 }
 
 #[test]
+fn kernel_a_link_layer_that_is_added_leaves_the_programs_of_the_others() {
+    with_each(|bed, kind| {
+        run("ip", "tuntap add dev tunnel mode tun");
+        let tunnel = nix::net::if_::if_nametoindex("tunnel").unwrap();
+        let both = [outer(tunnel, "tunnel"), outer(70, "left")];
+        let attached = |maps: &KernelMaps| {
+            [("tunnel", tunnel), ("left", 70)].map(|(name, at)| check_attached(maps, kind, name, at))
+        };
+        let mut maps = start(bed, kind);
+        set_devices(&mut maps, &both[1..]);
+        let before = check_attached(&maps, kind, "left", 70);
+        set_devices(&mut maps, &both);
+        let [of_tunnel, of_left] = attached(&maps);
+        assert_eq!(of_left, before);
+        drop(maps);
+        let mut maps = start(bed, kind);
+        set_devices(&mut maps, &both[1..]);
+        drop(maps);
+        let mut maps = start(bed, kind);
+        set_devices(&mut maps, &both);
+        assert_eq!(attached(&maps), [of_tunnel, of_left], "a start without the tunnel has left them pinned");
+    });
+}
+
+#[test]
 fn kernel_programs_loaded_in_parallel_are_not_used_for_grown_tables() {
     with_each(|bed, kind| {
         let mut maps = begin(bed, kind);

@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use libbpf_rs::Link;
 
 use super::*;
 use crate::bpf_syscall;
-use crate::devices::{Device, DeviceSide};
 use crate::kernel::bed::pinned;
 use crate::packets::{PacketOptions, PacketSwitches};
 
@@ -88,25 +86,6 @@ fn kernel_a_start_over_the_same_maps_takes_the_pinned_programs() {
         let backends = [tcp_backend("127.0.0.2:0")];
         Port { frontends: &["10.96.0.10:80"], backends: &backends, ..Port::TCP }.serve(&mut maps);
         assert_eq!(dial("10.96.0.10:80"), address("10.96.0.10:80"));
-    });
-}
-
-#[test]
-fn kernel_a_link_layer_that_is_added_keeps_the_programs_of_the_others() {
-    bed(|bed| {
-        let mut maps = start(bed);
-        let [before, _] = both(bed);
-        let made = Command::new("ip").args(["tuntap", "add", "dev", "tunnel", "mode", "tun"]).status();
-        assert!(made.unwrap().success());
-        let index = nix::net::if_::if_nametoindex("tunnel").unwrap();
-        maps.set_devices(&[Device::new(index, "tunnel", DeviceSide::Outer)]);
-        let [packets, _] = both(bed);
-        assert!(packets.contains_key("ip-ingress"), "{packets:?}");
-        assert!(before.iter().all(|(name, number)| packets[name] == *number), "{before:?} {packets:?}");
-        drop(maps);
-        drop(start(bed));
-        let [after, _] = both(bed);
-        assert_eq!(after, packets, "a start without such a device leaves them to the next one");
     });
 }
 
