@@ -8,6 +8,9 @@
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
+#[path = "../shared/policies/all.rs"]
+mod all;
+#[cfg(test)]
 #[path = "../shared/policies.rs"]
 mod policies;
 #[cfg(test)]
@@ -22,8 +25,9 @@ mod tests {
     use expect_test::expect_file;
     use holdfast_conformance::{Cluster, Cni, Family, Mode, Proxy, Topology};
 
+    use super::all::table;
     use super::policies::stage::Stage;
-    use super::policies::verdicts::{Difference, compare, table};
+    use super::policies::verdicts::{Difference, compare};
     use super::short_form::check_short_form;
     use super::typing;
 

@@ -1,47 +1,14 @@
-//! kube-router for policies alone, in a cluster with another pod network, as k3s has it: it comes while connections are
-//! open, and goes again.
+//! kube-router for policies alone, which comes while packets bypass the stack, and goes again.
 //!
-//! Invariant: once it is gone, no rule of it is left on a node.
+//! Invariant: nobody asks before packets go through the stack again.
 
 use std::time::Instant;
 
+use super::alone::NODES;
+use super::later::LATER;
 use super::policies::stage::Stage;
+use super::policies::verdicts::HEADING;
 use super::typing::{eventually, typed};
-
-const MANIFEST: &str = include_str!("../../manifests/kube-router.yaml");
-
-const NODES: [&str; 2] = ["n1", "n2"];
-
-pub(crate) fn start(stage: &Stage) {
-    stage.cluster.apply(&manifest()).unwrap();
-    let rollout = ["-n", "kube-system", "rollout", "status", "daemonset/kube-router", "--timeout=180s"];
-    stage.cluster.kubectl(&rollout).unwrap();
-}
-
-/// Ends it, and takes its rules away, which `--cleanup-config` of 2.1.0 leaves.
-pub(crate) fn end(stage: &Stage) {
-    stage.cluster.kubectl(&["-n", "kube-system", "delete", "daemonset/kube-router"]).unwrap();
-    let pods = ["-n", "kube-system", "wait", "--for=delete", "pod", "-l", "k8s-app=kube-router"];
-    let gone = [pods.as_slice(), &["--timeout=180s"]].concat();
-    stage.cluster.kubectl(&gone).unwrap();
-    let without =
-        "iptables-save | grep -vE 'KUBE-(ROUTER|POD-FW|NWPLCY)' | iptables-restore && ipset destroy";
-    for node in NODES {
-        typed(&stage.cluster, node, without);
-    }
-}
-
-/// The manifest without what makes it the pod network.
-fn manifest() -> String {
-    let (before, rest) = MANIFEST.split_once("      initContainers:\n").unwrap();
-    let (_, after) = rest.split_once("      containers:\n").unwrap();
-    let (_, image) = MANIFEST.split_once("image: &image ").unwrap();
-    let after = after.replacen("*image", image.lines().next().unwrap(), 1);
-    format!("{before}      containers:\n{after}")
-        .replace("--run-router=true", "--run-router=false")
-        .replace("=DUAL\n", "=false\n")
-        .replace("=SERVICES\n", "=10.96.0.0/16\n")
-}
 
 /// Waits until holdfast's packets bypass the stack of each node, to the other node and to pods.
 pub(crate) fn wait_for_shortcuts(stage: &Stage) {
@@ -77,4 +44,11 @@ pub(crate) fn wait_for_the_stack(stage: &Stage) {
         });
     }
     println!("no packet bypasses the rules after {} ms", begun.elapsed().as_millis());
+}
+
+/// The rows of the policies that come with it.
+pub(crate) fn within(recorded: &str) -> String {
+    let is_later = |row: &str| LATER.iter().any(|policy| row.split('\t').next() == Some(policy));
+    let rows = recorded.split_inclusive('\n').filter(|row| *row == HEADING || is_later(row));
+    rows.collect()
 }

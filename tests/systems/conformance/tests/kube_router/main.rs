@@ -10,8 +10,15 @@
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
+#[path = "../shared/policies/all.rs"]
+mod all;
+#[cfg(test)]
+#[path = "../shared/policies/alone.rs"]
+mod alone;
+#[cfg(test)]
 mod firewall;
 #[cfg(test)]
+#[path = "../shared/policies/later.rs"]
 mod later;
 #[cfg(test)]
 #[path = "../shared/policies.rs"]
@@ -28,11 +35,12 @@ mod tests {
     use expect_test::expect_file;
     use holdfast_conformance::{Cluster, Cni, Family, Mode, Proxy, Topology, layer};
 
+    use super::all::table;
     use super::later::{self, Firewall};
     use super::policies::stage::Stage;
-    use super::policies::verdicts::{Difference, compare, table};
+    use super::policies::verdicts::{Difference, compare};
     use super::short_form::check_short_form;
-    use super::{firewall, typing};
+    use super::{alone, firewall, typing};
 
     /// What kube-proxy does; UPDATE_EXPECT=1 writes it anew.
     const RECORDED: &str = include_str!("verdicts.tsv");
@@ -86,9 +94,9 @@ mod tests {
     #[test]
     fn a_firewall_that_comes_later_has_the_same_verdicts_with_kube_proxy() {
         let stage = stage(Cni::Bridge, KUBE_PROXY);
-        let (begin, end) = (|| firewall::start(&stage), || firewall::end(&stage));
+        let (begin, end) = (|| alone::start(&stage.cluster), || alone::end(&stage.cluster));
         let table = later::table(&stage, &Firewall { begin: &begin, wait: &|| {}, end: &end });
-        assert_eq!(table, later::within(RECORDED));
+        assert_eq!(table, firewall::within(RECORDED));
     }
 
     #[test]
@@ -107,14 +115,14 @@ mod tests {
         firewall::wait_for_shortcuts(&stage);
         let begin = || {
             firewall::assert_shortcuts(&stage);
-            firewall::start(&stage);
+            alone::start(&stage.cluster);
         };
         let end = || {
-            firewall::end(&stage);
+            alone::end(&stage.cluster);
             firewall::wait_for_shortcuts(&stage);
         };
         let wait = || firewall::wait_for_the_stack(&stage);
         let table = later::table(&stage, &Firewall { begin: &begin, wait: &wait, end: &end });
-        compare(&later::within(RECORDED), &DIFFERENCES, &table);
+        compare(&firewall::within(RECORDED), &DIFFERENCES, &table);
     }
 }

@@ -8,9 +8,12 @@
 #![allow(clippy::print_stdout)]
 
 #[cfg(test)]
+#[path = "../shared/answers.rs"]
 mod answers;
 #[cfg(test)]
 mod stage;
+#[cfg(test)]
+mod table;
 #[cfg(test)]
 #[path = "../shared/typing.rs"]
 mod typing;
@@ -20,8 +23,9 @@ mod tests {
     use expect_test::expect_file;
     use holdfast_conformance::{Mode, Proxy};
 
-    use super::answers::{served, table};
+    use super::answers::served;
     use super::stage::Stage;
+    use super::table::table;
     use super::typing::typed;
 
     /// What kube-proxy does; UPDATE_EXPECT=1 writes it anew.

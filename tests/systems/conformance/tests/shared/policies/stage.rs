@@ -53,7 +53,8 @@ impl Stage {
     pub(crate) fn start(topology: Topology, mark: &'static str) -> Self {
         let machines = [MachineName::Outside, MachineName::Node(1), MachineName::Node(2)];
         let files = machines.map(|name| (name, "/opt/asker/asker.sh".to_owned(), ASKER.to_owned()));
-        let cluster = Cluster::start(&Topology { files: files.to_vec(), ..topology }).unwrap();
+        let files = [topology.files, files.to_vec()].concat();
+        let cluster = Cluster::start(&Topology { files, ..topology }).unwrap();
         cluster.apply(OBJECTS).unwrap();
         cluster.kubectl(&["wait", "--for=condition=Ready", "pod", "--all", "--timeout=180s"]).unwrap();
         let addresses = Addresses::read(&cluster);

@@ -14,16 +14,6 @@ pub(crate) const HEADING: &str = "policy\tclient\ttarget\tfrom before\tnew\n";
 /// A new connection for which holdfast differs by decision: policy, client, target and verdict.
 pub(crate) type Difference = [&'static str; 4];
 
-/// Enforces each policy alone while connections are open, and asks.
-pub(crate) fn table(stage: &Stage) -> String {
-    let rows = policies().map(|policy| {
-        stage.hold();
-        stage.enforce(policy);
-        rows_of(stage, policy)
-    });
-    [HEADING.to_owned()].into_iter().chain(rows).collect()
-}
-
 /// Compares a table with kube-proxy's, apart from the differences.
 #[track_caller]
 pub(crate) fn compare(recorded: &str, differences: &[Difference], table: &str) {

@@ -2,11 +2,11 @@
 //!
 //! Invariant: nobody asks before the proxy knows that the program has come.
 
-use super::policies::stage::{Stage, policy_name};
-use super::policies::verdicts::{HEADING, policies, rows_of};
+use crate::policies::stage::{Stage, policy_name};
+use crate::policies::verdicts::{HEADING, policies, rows_of};
 
 /// These policies alone, because the program comes and goes for each.
-const LATER: [&str; 3] = ["nobody-to-servers", "clients-to-servers", "clients-to-servers-alone"];
+pub(crate) const LATER: [&str; 3] = ["nobody-to-servers", "clients-to-servers", "clients-to-servers-alone"];
 
 /// What starts the program, waits until the proxy knows, and takes the program and its rules away.
 pub(crate) struct Firewall<'a> {
@@ -26,11 +26,4 @@ pub(crate) fn table(stage: &Stage, firewall: &Firewall<'_>) -> String {
         rows
     });
     [HEADING.to_owned()].into_iter().chain(rows).collect()
-}
-
-/// The rows of these policies.
-pub(crate) fn within(recorded: &str) -> String {
-    let is_later = |row: &str| LATER.iter().any(|policy| row.split('\t').next() == Some(policy));
-    let rows = recorded.split_inclusive('\n').filter(|row| *row == HEADING || is_later(row));
-    rows.collect()
 }
