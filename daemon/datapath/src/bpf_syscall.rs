@@ -23,6 +23,9 @@ const QUERY_COUNT_WORD: usize = 3;
 /// The word of a batch's attributes that holds its count and its map.
 const BATCH_COUNT_WORD: usize = 4;
 
+/// The words of a program's description that hold its name.
+const PROGRAM_NAME_WORDS: std::ops::Range<usize> = 16..20;
+
 /// A command's attributes as 64-bit words; pairs of 32-bit fields share a word.
 type Attributes = [u64; 7];
 
@@ -119,10 +122,18 @@ fn object_info<const WORDS: usize>(object: BorrowedFd<'_>) -> io::Result<[u32; W
     Ok(info)
 }
 
-/// The number of a program, map or link, which no other of its kind has.
+/// The kernel's id of a program, map or link.
 pub(crate) fn object_id(object: BorrowedFd<'_>) -> io::Result<u32> {
     let [_kind, number] = object_info(object)?;
     Ok(number)
+}
+
+/// The name of a program's function, of which the kernel keeps fifteen bytes.
+pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
+    let info: [u32; PROGRAM_NAME_WORDS.end] = object_info(program)?;
+    let name = info.into_iter().skip(PROGRAM_NAME_WORDS.start).flat_map(u32::to_ne_bytes);
+    let name: Vec<u8> = name.take_while(|byte| *byte != 0).collect();
+    String::from_utf8(name).map_err(io::Error::other)
 }
 
 /// The device, program and type of a link. Some types also give their hook.

@@ -16,7 +16,7 @@ use libbpf_rs::{MapCore, MapHandle, Object, OpenMapMut, OpenObject, libbpf_sys};
 use crate::error::StartError;
 use crate::ipv6;
 use crate::map::{self, Map, MapHandles, MapSize};
-use crate::pins::ProgramSet;
+use crate::pins::{ProgramSet, ProgramSetContent};
 use crate::site::Site;
 #[cfg(test)]
 use crate::skeleton::PacketSkelBuilder;
@@ -25,7 +25,7 @@ use crate::skeleton::{OpenTcpResetSkel, SocketSkelBuilder, TcpResetSkelBuilder};
 #[cfg(test)]
 pub(crate) use packet_programs::{EthernetPrograms, load_packets_as, load_xdp_as, make_default_packet_maps};
 pub(crate) use packet_programs::{
-    LinkLayer, LoadedPackets, PacketPrograms, ProgramMaps, list_packet_objects, load_packets,
+    LinkLayer, LoadedPackets, PacketConstants, PacketPrograms, ProgramMaps, list_packet_set, load_packets,
     make_packet_maps,
 };
 
@@ -82,9 +82,10 @@ impl LoadedPrograms {
         self.0.iter().find(|(name, _)| name == hook).map(|(_, fd)| fd.as_fd())
     }
 
-    /// All programs, each with its name.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
-        self.0.iter().map(|(name, fd)| (name.clone(), fd.as_fd()))
+    /// What a set of these programs has to hold.
+    pub(crate) fn list_set(&self) -> ProgramSetContent<'_> {
+        let programs = self.0.iter().map(|(name, fd)| (name.clone(), fd.as_fd())).collect();
+        ProgramSetContent { programs, maps: Vec::new() }
     }
 
     /// The programs of a site, each with its hook.
@@ -106,7 +107,7 @@ pub(crate) fn load_programs(
 
 /// Opens the programs of a set. `None`: not all of them are there.
 pub(crate) fn open_programs(set: &ProgramSet, site: &impl Site) -> Option<LoadedPrograms> {
-    let open = |hook: &str| Some((hook.to_owned(), set.open_program(hook)?));
+    let open = |hook: &str| Some((hook.to_owned(), set.open_program(hook, hook)?));
     site.hooks().map(open).collect::<Option<_>>().map(LoadedPrograms)
 }
 

@@ -26,7 +26,7 @@ pub(crate) enum MapScope {
     Packets,
     /// With flows, across versions of the other maps; sized for so many flows.
     Flows(fn(u32) -> u32),
-    /// With the programs that use them alone, as their temporary state.
+    /// In the set of their programs: temporary state.
     Programs,
 }
 

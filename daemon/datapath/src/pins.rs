@@ -34,7 +34,7 @@ use crate::error::StartError;
 use crate::map::{Map, MapHandles};
 use crate::site::Site;
 
-pub(crate) use programs::{ProgramKind, ProgramSet, ProgramSetName};
+pub(crate) use programs::{NamedObject, ProgramKind, ProgramSet, ProgramSetContent, ProgramSetName};
 pub use removal::{CleanupReport, DrainReport, cleanup, drain};
 
 /// The version of `bpf/include/abi.h`. Daemons of other versions have their own maps.

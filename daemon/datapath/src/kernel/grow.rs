@@ -186,12 +186,12 @@ impl Attachment {
         let before = self.pins.generation();
         self.pins.pin_generation(maps)?;
         if self.links.move_to_programs(programs) {
-            self.keep_programs(programs, maps, features);
+            self.pin_programs(programs, maps, features);
             return Ok(());
         }
         let moved = load::load_programs(shape, features, maps).and_then(|(programs, _)| {
             self.links.update(&programs, &self.pins)?;
-            self.keep_programs(&programs, maps, features);
+            self.pin_programs(&programs, maps, features);
             Ok(())
         });
         if moved.is_err() {

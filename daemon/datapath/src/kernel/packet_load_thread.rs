@@ -5,11 +5,11 @@
 
 use std::thread::JoinHandle;
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore, MapHandle};
 
 use super::prebuild::thread_error;
 use crate::error::StartError;
-use crate::load::{self, LinkLayer, LoadedPackets};
+use crate::load::{self, LinkLayer, LoadedPackets, PacketConstants};
 use crate::map::{self, Map, MapHandles};
 use crate::packets::{self, PacketOptions, PacketSwitches};
 use crate::pins::{Pins, ProgramKind, ProgramSetName};
@@ -34,8 +34,8 @@ impl PacketLoadThread {
         Self::start(layers, options, sockets.iter().chain(&found), pins).ok()
     }
 
-    /// Starts to load programs over these maps, and creates missing ones. Programs that are pinned for these maps are
-    /// not loaded again.
+    /// Starts to load programs over these maps, and creates missing ones. It opens programs that are pinned for these
+    /// maps instead of loading them.
     pub(super) fn start<'a>(
         layers: Vec<LinkLayer>,
         PacketOptions { flows, switches, .. }: &PacketOptions,
@@ -63,7 +63,10 @@ impl PacketLoadThread {
 /// The name of the set of packet programs over these maps; `None`: some are missing. The size of the flow table is that
 /// of its map.
 pub(super) fn packet_set_name(switches: &PacketSwitches, maps: &MapHandles) -> Option<ProgramSetName> {
-    ProgramSetName::new(ProgramKind::Packets, switches, maps)
+    let flows = maps.get(&Map::Flows)?.max_entries();
+    // A bridge that has come since must be known to the programs' variables from the start.
+    let constants = (PacketConstants::new(flows, switches), packets::has_bridge_port(maps));
+    ProgramSetName::new(ProgramKind::Packets, &constants, maps)
 }
 
 /// The packet maps of a former daemon that this one can continue with.

@@ -215,7 +215,7 @@ impl KernelMaps {
             devices.set_devices(&[]);
             while devices.run_steps(|| false) {}
         }
-        attached.pins.forget_programs(ProgramKind::Packets);
+        attached.pins.remove_programs(ProgramKind::Packets);
     }
 
     fn start_packets(&mut self) -> Result<(), StartError> {
@@ -266,16 +266,18 @@ impl KernelMaps {
             devices.set_devices(wanted);
         }
         self.packets.running = Some(RunningPackets { handles, ports, devices });
-        self.keep_packet_programs(&own);
+        self.pin_packet_programs(&own);
         Ok(())
     }
 
-    /// Leaves the programs that serve, with their own maps, to the next start.
-    pub(super) fn keep_packet_programs(&self, own: &ProgramMaps) {
+    /// Pins the programs that serve, with their own maps, for the next start.
+    pub(super) fn pin_packet_programs(&self, own: &ProgramMaps) {
         let (Some(attached), Some(running)) = (&self.attached, &self.packets.running) else { return };
-        if let Some(name) = self.packet_set_name(&running.handles) {
-            let objects = load::list_packet_objects(running.devices.programs(), own);
-            attached.pins.keep_programs(&name, &objects.collect::<Vec<_>>());
+        match self.packet_set_name(&running.handles) {
+            Some(name) => {
+                attached.pins.pin_programs(&name, &load::list_packet_set(running.devices.programs(), own));
+            }
+            None => attached.pins.remove_programs(ProgramKind::Packets),
         }
     }
 
@@ -322,7 +324,7 @@ impl KernelMaps {
                 running.devices.replace_programs(programs, || ());
                 self.packets.is_behind = false;
                 self.packets.record_outcome(Ok(()));
-                self.keep_packet_programs(&maps);
+                self.pin_packet_programs(&maps);
             }
             Some(Err(error)) => {
                 self.packets.is_behind = true;
@@ -345,7 +347,7 @@ impl KernelMaps {
         let (loaded, _) = load::load_packets(&layers, &all, (0, &switches), found.as_ref())?;
         running.devices.replace_programs(loaded.programs, || ());
         self.packets.is_behind = false;
-        self.keep_packet_programs(&loaded.maps);
+        self.pin_packet_programs(&loaded.maps);
         Ok(())
     }
 

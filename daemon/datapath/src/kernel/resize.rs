@@ -217,9 +217,12 @@ impl KernelMaps {
         if let Some(reserved_ports) = reserved_ports.as_mut().filter(|_| switched.is_ok()) {
             reserved_ports.move_to_table(filled.migration.table().clone());
         }
-        let switched = self.resume_flows().and(switched);
+        let resumed = self.resume_flows();
         if switched.is_ok() {
-            self.keep_packet_programs(&filled.loaded.maps);
+            self.pin_packet_programs(&filled.loaded.maps);
+        }
+        let switched = resumed.and(switched);
+        if switched.is_ok() {
             self.packets.given_up.add(filled.migration.finish_counts());
         }
         // If the sweep thread failed, `update_flows` opens the table anew.

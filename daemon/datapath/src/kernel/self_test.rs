@@ -18,6 +18,7 @@ use holdfast_core::op::{FrontendType, FrontendValue, QuotaId, Word};
 
 use super::{Attachment, KernelMaps};
 use crate::abi::{FrontendBytes, types};
+use crate::pins::ProgramKind;
 use crate::sys;
 
 /// Nothing listens here, so an untranslated connect is refused at once.
@@ -88,6 +89,7 @@ impl KernelMaps {
             return;
         };
         self.shared.write_control(&former_control);
+        pins.remove_programs(ProgramKind::Sockets);
         if links.undo_attach(&pins) {
             let _ = pins.remove_all();
         }

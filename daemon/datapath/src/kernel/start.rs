@@ -85,19 +85,23 @@ impl Attachment {
     ) -> Result<(), StartError> {
         self.pins.pin_all(maps)?;
         self.pins.remove_other_versions()?;
+        self.pins.make_link_folder()?;
         if let Err(error) = self.links.attach_all(programs, &self.pins) {
             self.links.undo_attach(&self.pins);
+            // The next start loads its own.
+            self.pins.remove_programs(ProgramKind::Sockets);
             return Err(error);
         }
         self.pins.prune_generations();
-        self.keep_programs(programs, maps, features);
+        self.pin_programs(programs, maps, features);
         Ok(())
     }
 
-    /// Leaves the programs that serve to the next start.
-    pub(super) fn keep_programs(&self, programs: &LoadedPrograms, maps: &MapHandles, features: Features) {
-        if let Some(name) = socket_set_name(features, maps) {
-            self.pins.keep_programs(&name, &programs.iter().collect::<Vec<_>>());
+    /// Pins the programs that serve for the next start.
+    pub(super) fn pin_programs(&self, programs: &LoadedPrograms, maps: &MapHandles, features: Features) {
+        match socket_set_name(features, maps) {
+            Some(name) => self.pins.pin_programs(&name, &programs.list_set()),
+            None => self.pins.remove_programs(ProgramKind::Sockets),
         }
     }
 
@@ -123,7 +127,7 @@ fn find_socket_set(pins: &Pins, features: Features, maps: &MapHandles) -> Option
     pins.find_programs(&socket_set_name(features, maps)?)
 }
 
-/// The maps of a former daemon, and others in place of missing ones. Maps that programs are pinned for are whole.
+/// The maps of a former daemon, and others in place of missing ones. If a set is pinned for these maps, none is missing.
 fn adopt_or_make_maps(pins: &Pins, shape: MapSizes, features: Features) -> Result<MapHandles, StartError> {
     let adopted = pins.adopt()?;
     match find_socket_set(pins, features, &adopted) {

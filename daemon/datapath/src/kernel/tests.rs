@@ -1,6 +1,6 @@
 //! Cases that only this crate can set up: an older kernel, and maps changed from outside. Needs root.
 
-mod kept_programs;
+mod pinned_programs;
 
 use std::collections::BTreeSet;
 use std::net::TcpStream;
@@ -247,7 +247,7 @@ fn kernel_a_failed_self_test_leaves_what_a_former_daemon_attached() {
             };
             let before = (attached(bed), told(&maps));
             drop(maps);
-            bed.forget_programs();
+            bed.remove_programs();
             let mut maps = KernelMaps::start(&bed.options()).unwrap();
             assert_ne!(attached(bed), before.0, "the new programs are attached");
             maps.shared.write_control(&forget(&maps.shared.control()));

@@ -6,7 +6,7 @@
 use std::cell::OnceCell;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -17,15 +17,15 @@ use crate::abi;
 use crate::error::StartError;
 use crate::map::{self, Map, MapHandles, MapSize};
 use crate::packets::{self, PacketSwitches};
-use crate::pins::ProgramSet;
+use crate::pins::{NamedObject, ProgramSet, ProgramSetContent};
 use crate::skeleton::packet::types;
 use crate::skeleton::{PacketSkel, PacketSkelBuilder, XdpSkelBuilder};
 
-/// The roles of a layer's programs, as their pins name them.
-const INGRESS: &str = "ingress";
-const EGRESS: &str = "egress";
-const POD_EGRESS: &str = "pod-egress";
-const XDP: &str = "xdp";
+/// The functions of a layer's programs.
+const INGRESS: &str = "packet_in";
+const EGRESS: &str = "packet_out";
+const POD_EGRESS: &str = "packet_back";
+const XDP: &str = "packet_xdp";
 /// The pin of the programs' variables.
 const VARIABLES: &str = "variables";
 
@@ -42,13 +42,13 @@ impl LinkLayer {
     #[cfg(test)]
     pub(crate) const ALL: [Self; 2] = [Self::Ethernet, Self::Ip];
 
-    /// The name of the pin of a program in this role.
-    fn pin_name(self, role: &str) -> String {
+    /// The name of a program's pin.
+    fn pin_name(self, function: &str) -> String {
         let layer = match self {
             Self::Ethernet => "ethernet",
             Self::Ip => "ip",
         };
-        format!("{layer}-{role}")
+        format!("{layer}-{function}")
     }
 
     const fn header_length(self) -> u32 {
@@ -78,7 +78,7 @@ pub(crate) struct EthernetPrograms {
     pub(crate) egress: OwnedFd,
     pod_egress: OnceCell<OwnedFd>,
     xdp: OnceCell<OwnedFd>,
-    load: (MapHandles, MapHandle, u32, PacketSwitches),
+    load: (MapHandles, MapHandle, PacketConstants),
 }
 
 #[cfg(test)]
@@ -90,29 +90,27 @@ impl EthernetPrograms {
     ) -> Result<(Self, MapHandles), StartError> {
         let mut maps = map::clone_handles(given)?;
         let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
-        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows, switches };
+        let constants = PacketConstants::new(flows, switches);
+        let layer = PacketLoad { layer: LinkLayer::Ethernet, constants: &constants };
         let variables = layer.make_layer_maps(&mut maps)?;
         let (ingress, egress) = std::thread::scope(|scope| {
             let egress = spawn_load(scope, || {
-                layer.load_object(&maps, Some(&variables), &["packet_out"], |it| {
-                    clone_fd(&it.progs.packet_out)
-                })
+                layer.load_object(&maps, Some(&variables), &[EGRESS], |it| clone_fd(&it.progs.packet_out))
             });
-            let ingress = layer
-                .load_object(&maps, Some(&variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
+            let ingress =
+                layer.load_object(&maps, Some(&variables), &[INGRESS], |it| clone_fd(&it.progs.packet_in));
             (ingress, egress())
         });
-        let load = (map::clone_handles(&maps)?, variables, flows, switches.clone());
         let (ingress, egress) = (ingress?, egress?);
+        let load = (map::clone_handles(&maps)?, variables, constants);
         Ok((Self { ingress, egress, pod_egress: OnceCell::new(), xdp: OnceCell::new(), load }, maps))
     }
 
     pub(crate) fn pod_egress(&self) -> &OwnedFd {
-        let (maps, variables, flows, switches) = &self.load;
-        let layer = PacketLoad { layer: LinkLayer::Ethernet, flows: *flows, switches };
+        let (maps, variables, constants) = &self.load;
+        let layer = PacketLoad { layer: LinkLayer::Ethernet, constants };
         let back = |it: &PacketSkel<'_>| clone_fd(&it.progs.packet_back);
-        self.pod_egress
-            .get_or_init(|| layer.load_object(maps, Some(variables), &["packet_back"], back).unwrap())
+        self.pod_egress.get_or_init(|| layer.load_object(maps, Some(variables), &[POD_EGRESS], back).unwrap())
     }
 
     pub(crate) fn xdp(&self) -> &OwnedFd {
@@ -123,7 +121,8 @@ impl EthernetPrograms {
 impl PacketPrograms {
     /// Opens the programs of a layer. `None`: not all of them are there.
     fn open(layer: LinkLayer, set: &ProgramSet) -> Option<Self> {
-        let open = |role| set.open_program(&layer.pin_name(role));
+        let open = |function| set.open_program(&layer.pin_name(function), function);
+        // Where the kernel or a driver takes no XDP program, each start tries again.
         let xdp = match layer {
             LinkLayer::Ethernet => Ok(open(XDP)?),
             LinkLayer::Ip => Err(no_xdp_error().to_string()),
@@ -137,14 +136,14 @@ impl PacketPrograms {
         })
     }
 
-    fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+    fn iter(&self) -> impl Iterator<Item = NamedObject<'_>> {
         let all = [
             (INGRESS, Some(&self.ingress)),
             (EGRESS, Some(&self.egress)),
             (POD_EGRESS, Some(&self.pod_egress)),
         ];
         let all = all.into_iter().chain([(XDP, self.xdp.as_ref().ok())]);
-        all.filter_map(|(role, program)| Some((self.layer.pin_name(role), program?.as_fd())))
+        all.filter_map(|(function, program)| Some((self.layer.pin_name(function), program?.as_fd())))
     }
 }
 
@@ -163,7 +162,7 @@ impl ProgramMaps {
         Some(Self { maps, variables: set.open_map(VARIABLES)? })
     }
 
-    fn iter(&self) -> impl Iterator<Item = (String, BorrowedFd<'_>)> {
+    fn iter(&self) -> impl Iterator<Item = NamedObject<'_>> {
         let maps = self.maps.iter().map(|(map, handle)| (map.name(), handle));
         let all = maps.chain([(VARIABLES, &self.variables)]);
         all.map(|(name, handle)| (name.to_owned(), handle.as_fd()))
@@ -177,16 +176,19 @@ pub(crate) struct LoadedPackets {
     pub(crate) maps: ProgramMaps,
 }
 
-/// All that a set of packet programs consists of, each with its name.
-pub(crate) fn list_packet_objects<'a>(
+/// What a set of packet programs has to hold.
+pub(crate) fn list_packet_set<'a>(
     programs: &'a [PacketPrograms],
     maps: &'a ProgramMaps,
-) -> impl Iterator<Item = (String, BorrowedFd<'a>)> {
-    programs.iter().flat_map(PacketPrograms::iter).chain(maps.iter())
+) -> ProgramSetContent<'a> {
+    ProgramSetContent {
+        programs: programs.iter().flat_map(PacketPrograms::iter).collect(),
+        maps: maps.iter().collect(),
+    }
 }
 
-/// Loads the packet programs, those of each layer that are not `found` pinned. Uses the given maps, and creates missing
-/// ones. A new flow table holds `flows` flows; a given one keeps its size.
+/// Loads the packet programs of each layer that the set `found` lacks, and opens the others. Uses the given maps, and
+/// creates missing ones. A new flow table holds `flows` flows; a given one keeps its size.
 pub(crate) fn load_packets(
     layers: &[LinkLayer],
     given: &MapHandles,
@@ -195,17 +197,16 @@ pub(crate) fn load_packets(
 ) -> Result<(LoadedPackets, MapHandles), StartError> {
     let mut maps = map::clone_handles(given)?;
     let flows = maps.get(&Map::Flows).map_or(flows, MapHandle::max_entries);
+    let constants = &PacketConstants::new(flows, switches);
     let found = found.and_then(|set| Some((set, ProgramMaps::open(set)?)));
     let (set, own) = match found {
         Some((set, own)) => (Some(set), own),
-        None => {
-            (None, PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_program_maps(&mut maps)?)
-        }
+        None => (None, PacketLoad { layer: LinkLayer::Ethernet, constants }.make_program_maps(&mut maps)?),
     };
     maps.extend(map::clone_handles(&own.maps)?);
     let load = |layer: &LinkLayer| {
         let found = set.and_then(|set| PacketPrograms::open(*layer, set));
-        let load = || PacketLoad { layer: *layer, flows, switches }.load_layer(&maps, &own.variables);
+        let load = || PacketLoad { layer: *layer, constants }.load_layer(&maps, &own.variables);
         found.map_or_else(load, Ok)
     };
     let programs = layers.iter().map(load).collect::<Result<_, _>>()?;
@@ -217,15 +218,15 @@ pub(crate) fn make_packet_maps(
     (flows, switches): (u32, &PacketSwitches),
 ) -> Result<MapHandles, StartError> {
     let mut maps = map::clone_handles(given)?;
-    PacketLoad { layer: LinkLayer::Ethernet, flows, switches }.make_layer_maps(&mut maps)?;
+    let constants = &PacketConstants::new(flows, switches);
+    PacketLoad { layer: LinkLayer::Ethernet, constants }.make_layer_maps(&mut maps)?;
     Ok(maps)
 }
 
 #[derive(Clone, Copy)]
 struct PacketLoad<'a> {
     layer: LinkLayer,
-    flows: u32,
-    switches: &'a PacketSwitches,
+    constants: &'a PacketConstants,
 }
 
 impl PacketLoad<'_> {
@@ -236,7 +237,7 @@ impl PacketLoad<'_> {
             let others = spawn_load(scope, move || self.load_egress(maps, variables));
             let xdp = spawn_load(scope, move || load_xdp(layer, maps));
             let ingress =
-                self.load_object(maps, Some(variables), &["packet_in"], |it| clone_fd(&it.progs.packet_in));
+                self.load_object(maps, Some(variables), &[INGRESS], |it| clone_fd(&it.progs.packet_in));
             let ([egress, pod_egress], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
             Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress, xdp })
         })
@@ -253,7 +254,7 @@ impl PacketLoad<'_> {
         })
     }
 
-    /// The same, with all maps that these programs alone use.
+    /// Creates the missing maps, and returns those that only these programs use.
     fn make_program_maps(self, maps: &mut MapHandles) -> Result<ProgramMaps, StartError> {
         let variables = self.make_layer_maps(maps)?;
         let own = Map::program_maps().filter_map(|map| maps.get_key_value(&map));
@@ -261,7 +262,7 @@ impl PacketLoad<'_> {
     }
 
     fn load_egress(self, maps: &MapHandles, variables: &MapHandle) -> Result<[OwnedFd; 2], StartError> {
-        self.load_object(maps, Some(variables), &["packet_out", "packet_back"], |it| {
+        self.load_object(maps, Some(variables), &[EGRESS, POD_EGRESS], |it| {
             Ok([clone_fd(&it.progs.packet_out)?, clone_fd(&it.progs.packet_back)?])
         })
     }
@@ -276,36 +277,58 @@ impl PacketLoad<'_> {
     ) -> Result<T, StartError> {
         let mut memory = MaybeUninit::<OpenObject>::uninit();
         let mut open = PacketSkelBuilder::default().open(&mut memory).map_err(StartError::from_load)?;
-        if let Some(switches) = open.maps.rodata_data.as_mut() {
-            switches.link_header = self.layer.header_length();
-            switches.forward_mark = self.switches.forward_mark;
-            write_dsr_from(switches, self.switches);
-            switches.max_flows = self.flows;
+        if let Some(rodata) = open.maps.rodata_data.as_mut() {
+            rodata.link_header = self.layer.header_length();
+            self.constants.write_to(rodata);
         }
         if let Some(variables) = variables {
             open.maps.bss.reuse_fd(variables.as_fd()).map_err(StartError::from_load)?;
         } else if let Some(variables) = open.maps.bss_data.as_mut() {
             variables.has_bridge_port = packets::has_bridge_port(maps).into();
         }
-        prepare_maps(open.open_object_mut(), MapSize::Flows(self.flows), maps)?;
+        prepare_maps(open.open_object_mut(), MapSize::Flows(self.constants.max_flows), maps)?;
         autoload_only(programs, open.open_object_mut());
         then(&OpenSkel::load(open).map_err(StartError::from_load)?)
     }
 }
 
-/// Writes the node networks for DSR, each as an address and a mask.
-fn write_dsr_from(switches: &mut types::rodata, options: &PacketSwitches) {
-    let [mut v4, mut v6] = [switches.dsr_from4.chunks_mut(2), switches.dsr_from6.chunks_mut(8)]
-        .map(Iterator::collect::<Vec<_>>)
-        .map(Vec::into_iter);
-    for network in &options.dsr_from {
-        let words = if network.address().is_ipv4() { v4.next() } else { v6.next() };
-        for (word, encoded) in words.into_iter().flatten().zip(abi::packets::encode_network(*network)) {
-            *word = encoded;
+/// What the programs of all link layers are compiled for. The name of their pinned set has all of it.
+#[derive(Debug)]
+pub(crate) struct PacketConstants {
+    max_flows: u32,
+    forward_mark: u32,
+    has_dsr_from: bool,
+    /// The node networks for DSR, each as an address and a mask.
+    dsr_from4: Vec<u32>,
+    dsr_from6: Vec<u32>,
+    dsr_transports: u32,
+}
+
+impl PacketConstants {
+    pub(crate) fn new(max_flows: u32, switches: &PacketSwitches) -> Self {
+        let encode_family = |is_v4| {
+            let networks = switches.dsr_from.iter().filter(|network| network.address().is_ipv4() == is_v4);
+            networks.flat_map(|network| abi::packets::encode_network(*network)).collect()
+        };
+        Self {
+            max_flows,
+            forward_mark: switches.forward_mark,
+            has_dsr_from: !switches.dsr_from.is_empty(),
+            dsr_from4: encode_family(true),
+            dsr_from6: encode_family(false),
+            dsr_transports: packets::encode_dsr_transports(switches.dsr_transports),
         }
     }
-    switches.has_dsr_from = !options.dsr_from.is_empty();
-    switches.dsr_transports = packets::encode_dsr_transports(options.dsr_transports);
+
+    fn write_to(&self, rodata: &mut types::rodata) {
+        let Self { max_flows, forward_mark, has_dsr_from, dsr_from4, dsr_from6, dsr_transports } = self;
+        rodata.max_flows = *max_flows;
+        rodata.forward_mark = *forward_mark;
+        rodata.has_dsr_from = *has_dsr_from;
+        rodata.dsr_transports = *dsr_transports;
+        rodata.dsr_from4.iter_mut().zip(dsr_from4).for_each(|(to, from)| *to = *from);
+        rodata.dsr_from6.iter_mut().zip(dsr_from6).for_each(|(to, from)| *to = *from);
+    }
 }
 
 /// The error of a layer without an XDP program: drivers hand it Ethernet frames.
@@ -320,7 +343,11 @@ fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> 
         return Err(no_xdp_error());
     }
     let with_frags = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
-    load_xdp_as(maps, true, with_frags).or_else(|_| load_xdp_as(maps, false, |_| ()))
+    match load_xdp_as(maps, true, with_frags) {
+        // The weaker program would stay pinned.
+        Err(StartError::ShortOfResources(error)) => Err(StartError::ShortOfResources(error)),
+        loaded => loaded.or_else(|_| load_xdp_as(maps, false, |_| ())),
+    }
 }
 
 /// Loads the XDP program with or without support for multi-buffer frames.

@@ -175,7 +175,7 @@ impl ThreadBed {
     }
 
     /// Makes the next start load its programs, as after an upgrade.
-    pub(crate) fn forget_programs(&self) {
+    pub(crate) fn remove_programs(&self) {
         fs::remove_dir_all(self.options().bpffs.join(pinned("programs"))).unwrap();
     }
 

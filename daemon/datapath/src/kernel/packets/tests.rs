@@ -406,7 +406,7 @@ fn kernel_a_local_pods_device_has_one_program_after_a_start_too() {
         let [way_in, way_out] = ours(kind, "left", 70);
         assert!(way_in != 0 && way_out == 0 && packets_of(&maps).devices[0].attached);
         drop(maps);
-        bed.forget_programs();
+        bed.remove_programs();
         let mut maps = start(bed, kind);
         let [again, way_out] = ours(kind, "left", 70);
         assert!(again != 0 && again != way_in && way_out == 0, "the new program is attached at once");
@@ -441,7 +441,7 @@ fn kernel_a_pods_device_has_a_second_program_on_the_fast_path() {
         assert_eq!((incoming().len(), state(&maps)), (2, (FastPathState::Active, true)));
         let former = incoming();
         drop(maps);
-        bed.forget_programs();
+        bed.remove_programs();
         let mut maps = start(bed, kind);
         let programs = incoming();
         assert!(
@@ -611,7 +611,7 @@ fn kernel_a_restart_replaces_the_programs_of_devices_without_a_gap() {
         let links = (kind == HookKind::Tcx).then(|| ["in", "out"].map(|way| link(bed, way)));
         drop(maps);
         assert_eq!(ours(kind, "left", 70), before, "programs outlive the daemon");
-        bed.forget_programs();
+        bed.remove_programs();
         let mut maps = start(bed, kind);
         let after = ours(kind, "left", 70);
         assert!(after.iter().zip(before).all(|(after, before)| *after != 0 && *after != before));

@@ -212,7 +212,7 @@ fn kernel_the_xdp_program_outlives_the_daemon_until_its_setting_or_device_ends()
         let (before, number) = (shown("left").unwrap(), link(bed, "xdp"));
         drop(maps);
         assert_eq!(shown("left").unwrap(), before);
-        bed.forget_programs();
+        bed.remove_programs();
         let mut maps = start(bed, kind);
         assert_ne!(shown("left").unwrap(), before, "the new program is attached at once");
         set_devices(&mut maps, &wanted);

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use holdfast_core::source_ranges::SourceRange;
 use libbpf_rs::Link;
 
 use super::*;
@@ -12,8 +13,8 @@ use crate::bpf_syscall;
 use crate::kernel::bed::pinned;
 use crate::packets::{PacketOptions, PacketSwitches};
 
-/// The numbers of the programs of one set, by name.
-type Numbers = BTreeMap<String, u32>;
+/// The kernel's ids of what one set holds, by name.
+type ProgramIds = BTreeMap<String, u32>;
 
 const MUCH: MapGrowth = MapGrowth { frontends: [0; 2], ports: 10_000, slots: [0; 2], members: 0 };
 
@@ -41,28 +42,28 @@ fn sets(bed: &ThreadBed) -> Vec<PathBuf> {
     sets
 }
 
-fn numbers(set: &Path) -> Numbers {
-    let number = |path: PathBuf| {
+fn read_ids(set: &Path) -> ProgramIds {
+    let read_id = |path: PathBuf| {
         let object = bpf_syscall::open_pin(&path).unwrap();
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         (name, bpf_syscall::object_id(object.as_fd()).unwrap())
     };
-    fs::read_dir(set).unwrap().map(|entry| number(entry.unwrap().path())).collect()
+    fs::read_dir(set).unwrap().map(|entry| read_id(entry.unwrap().path())).collect()
 }
 
 /// The only set of each kind: of packets, and of sockets.
 #[track_caller]
-fn both(bed: &ThreadBed) -> [Numbers; 2] {
+fn program_sets(bed: &ThreadBed) -> [ProgramIds; 2] {
     let sets = sets(bed);
     let [packets, sockets] = sets.as_slice() else { panic!("{sets:?}") };
     assert!(
         packets.to_string_lossy().contains("/packets-") && sockets.to_string_lossy().contains("/sockets-")
     );
-    [numbers(packets), numbers(sockets)]
+    [read_ids(packets), read_ids(sockets)]
 }
 
 /// The programs that serve sockets.
-fn serving(bed: &ThreadBed) -> Numbers {
+fn attached_programs(bed: &ThreadBed) -> ProgramIds {
     let links = fs::read_dir(bed.options().bpffs.join("links")).unwrap().map(|entry| entry.unwrap().path());
     let program = |path: PathBuf| {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -75,12 +76,15 @@ fn serving(bed: &ThreadBed) -> Numbers {
 fn kernel_a_start_over_the_same_maps_takes_the_pinned_programs() {
     bed(|bed| {
         drop(start(bed));
-        let first = both(bed);
-        assert_eq!(serving(bed), first[1]);
-        assert!(first[0].contains_key("ethernet-ingress") && first[0].contains_key("variables"), "{first:?}");
+        let first = program_sets(bed);
+        assert_eq!(attached_programs(bed), first[1]);
+        assert!(
+            first[0].contains_key("ethernet-packet_in") && first[0].contains_key("variables"),
+            "{first:?}"
+        );
         let mut maps = start(bed);
-        assert_eq!(both(bed), first);
-        assert_eq!(serving(bed), first[1]);
+        assert_eq!(program_sets(bed), first);
+        assert_eq!(attached_programs(bed), first[1]);
         maps.self_test().unwrap();
         bed.join(&bed.cgroup);
         let backends = [tcp_backend("127.0.0.2:0")];
@@ -91,17 +95,17 @@ fn kernel_a_start_over_the_same_maps_takes_the_pinned_programs() {
 
 /// Starts twice with something else in between: these kinds of programs, packets' and sockets', are loaded anew.
 #[track_caller]
-fn check_loaded(loaded: [bool; 2], then: impl FnOnce(&ThreadBed) + Send + 'static) {
+fn check_loaded(loaded: [bool; 2], change: impl FnOnce(&ThreadBed) + Send + 'static) {
     bed(move |bed| {
         drop(start(bed));
-        let first = both(bed);
-        then(bed);
-        let second = both(bed);
+        let first = program_sets(bed);
+        change(bed);
+        let second = program_sets(bed);
         for ((before, after), loaded) in first.iter().zip(&second).zip(loaded) {
             let is_kept = |(name, number): (&String, &u32)| after.get(name) == Some(number);
             assert_eq!(before.iter().any(is_kept), !loaded, "{before:?} {after:?}");
         }
-        assert_eq!(serving(bed), second[1]);
+        assert_eq!(attached_programs(bed), second[1]);
     });
 }
 
@@ -110,6 +114,13 @@ fn kernel_programs_with_other_switches_are_loaded() {
     let marked = PacketSwitches { forward_mark: 1 << 14, ..PacketSwitches::default() };
     check_loaded([true, false], move |bed| {
         drop(start_with(bed, marked, probe::probe_features().unwrap()));
+    });
+    let networks = ["192.0.2.0", "2001:db8::"]
+        .map(|network| SourceRange::new(network.parse().unwrap(), 24).unwrap())
+        .to_vec();
+    let with_nodes = PacketSwitches { dsr_from: networks, ..PacketSwitches::default() };
+    check_loaded([true, false], move |bed| {
+        drop(start_with(bed, with_nodes, probe::probe_features().unwrap()));
     });
     let features = probe::probe_features().unwrap();
     // Each kernel loads the programs with this one, and without.
@@ -123,9 +134,9 @@ fn kernel_programs_over_other_maps_are_loaded() {
         let mut maps = start(bed);
         maps.reserve_capacity(&MUCH).unwrap();
         drop(maps);
-        let grown = both(bed);
+        let grown = program_sets(bed);
         drop(start(bed));
-        assert_eq!(both(bed), grown, "a growth leaves its own programs");
+        assert_eq!(program_sets(bed), grown, "a growth leaves its own programs");
     });
     check_loaded([true, false], |bed| {
         fs::remove_file(bed.options().bpffs.join("flows1/free_flows")).unwrap();
@@ -138,7 +149,7 @@ fn kernel_programs_over_other_maps_are_loaded() {
 }
 
 #[test]
-fn kernel_programs_of_another_build_or_half_a_set_are_loaded() {
+fn kernel_programs_of_another_build_are_loaded() {
     check_loaded([true, true], |bed| {
         for set in sets(bed) {
             let kind = set.file_name().unwrap().to_string_lossy().split('-').next().unwrap().to_owned();
@@ -146,25 +157,68 @@ fn kernel_programs_of_another_build_or_half_a_set_are_loaded() {
         }
         drop(start(bed));
     });
-    bed(|bed| {
+}
+
+/// Changes two sets of pins by this, packets' and sockets': the start loads what they should hold, and pins it.
+#[track_caller]
+fn check_mended(change: impl Fn(&Path, &str, &str) + Send + 'static) {
+    bed(move |bed| {
         drop(start(bed));
-        let before = both(bed);
-        let missing = ["ethernet-egress", "connect6"];
-        for (set, name) in sets(bed).iter().zip(missing) {
-            fs::remove_file(set.join(name)).unwrap();
+        let before = program_sets(bed);
+        let names = [["ethernet-packet_out", "ethernet-packet_in"], ["connect6", "connect4"]];
+        for (set, [name, other]) in sets(bed).iter().zip(names) {
+            change(set, name, other);
         }
         drop(start(bed));
-        let after = both(bed);
-        for ((before, after), name) in before.iter().zip(&after).zip(missing) {
+        let after = program_sets(bed);
+        for ((before, after), [name, _]) in before.iter().zip(&after).zip(names) {
             assert!(before.keys().eq(after.keys()), "{after:?}");
             assert_ne!(before[name], after[name]);
         }
-        assert_eq!(serving(bed), after[1]);
+        assert_eq!(attached_programs(bed), after[1]);
     });
 }
 
 #[test]
-fn kernel_a_daemon_without_packets_keeps_none_of_their_programs() {
+fn kernel_a_set_with_other_objects_than_its_programs_is_loaded() {
+    let remove = |set: &Path, name: &str| fs::remove_file(set.join(name)).unwrap();
+    check_mended(move |set, name, _| remove(set, name));
+    check_mended(|set, name, other| {
+        let [first, second, third] = [name, other, "third"].map(|name| set.join(name));
+        fs::rename(&first, &third).unwrap();
+        fs::rename(&second, &first).unwrap();
+        fs::rename(&third, &second).unwrap();
+    });
+    check_mended(move |set, name, _| {
+        remove(set, name);
+        let map = bpf_syscall::open_pin(&set.ancestors().nth(2).unwrap().join("shared/affinity")).unwrap();
+        bpf_syscall::pin(map.as_fd(), &set.join(name)).unwrap();
+    });
+    // As after a removal that was killed half way.
+    check_mended(move |set, name, other| {
+        remove(set, name);
+        remove(set, other);
+        let _ = fs::remove_file(set.join("variables"));
+    });
+}
+
+#[test]
+fn kernel_a_failed_self_test_removes_the_pinned_programs() {
+    bed(|bed| {
+        bed.join(&bed.child_cgroup("daemon"));
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        maps.self_test().unwrap();
+        drop(maps);
+        let mut maps = KernelMaps::start(&bed.options()).unwrap();
+        let control = maps.shared.control();
+        maps.shared.write_control(&types::control { exempt_mark: MARK + 1, ..control });
+        maps.self_test().unwrap_err();
+        assert!(sets(bed).is_empty());
+    });
+}
+
+#[test]
+fn kernel_a_daemon_without_packets_pins_none_of_their_programs() {
     bed(|bed| {
         drop(start(bed));
         let mut maps = KernelMaps::start(&bed.options()).unwrap();
@@ -187,6 +241,6 @@ fn kernel_programs_that_cannot_be_pinned_serve() {
         let map = bpf_syscall::open_pin(&bed.options().bpffs.join(pinned("shared/affinity"))).unwrap();
         bpf_syscall::pin(map.as_fd(), &folder).unwrap();
         drop(start(bed));
-        assert_eq!(serving(bed).len(), 8);
+        assert_eq!(attached_programs(bed).len(), 8);
     });
 }
