@@ -16,7 +16,7 @@ fn find_meaning(id: &str) -> Option<&'static str> {
 }
 
 /// When a check is ok, or what it reports.
-const MEANINGS: [(&str, &str); 110] = [
+const MEANINGS: [(&str, &str); 111] = [
     ("self.ready", "every source has delivered, and the engine makes progress"),
     (
         "self.watch",
@@ -185,6 +185,7 @@ const MEANINGS: [(&str, &str); 110] = [
         "its backends that get clients answer a connection; the kind of failure tells the cause, and the share of new \
          connections that fails",
     ),
+    ("probe.clients", "no backend that answers this host has failed clients lately"),
     (
         "probe.checks",
         "holdfast's own health checks find each backend well; unknown if one has not ended or could not be made",

@@ -265,6 +265,7 @@ pub(super) static ALL: &[Check] = &[
         &[Watch, Table, Kernel, Host, Probes, Checks, Service, Policies],
         probes::check_backend,
     ),
+    new_check("probe.clients", Group::Probes, &[Watch, Table, Kernel, Probes], probes::check_client_failures),
     new_check(
         "probe.checks",
         Group::Probes,

@@ -1,7 +1,8 @@
 //! Refusals that the datapath has forgotten, while no client has dialled their service since.
 //!
-//! Invariant: a refusal is kept until a client dials the port again. The datapath tells then how that went, so a
-//! backend that serves clients is not called failing for long, and one that no client has dialled is not called well.
+//! Invariant: a refusal is kept until a client has dialled the port again, and for as long as the datapath may need to
+//! tell how that went. So a backend that serves clients is not called failing for long, and one that no client has
+//! dialled is not called well.
 //! No namespace displaces the refusals of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,17 +19,39 @@ use holdfast_status::views::refusals::Owners;
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
+/// Seconds after the first other dial: the datapath needs a minute to call a backend silent, and a client that meets one
+/// dials on.
+const SETTLING_SECONDS: u32 = 120;
+
 #[derive(Debug, Default)]
 pub(super) struct KeptRefusals {
     last: LastRefusals,
     ports: KnownPorts,
 }
 
-/// The last refusal of each backend, and how often its port had been dialled by then.
+/// The last refusal of each backend, and the dials of its port.
 #[derive(Debug, Default)]
 struct LastRefusals {
     seconds: BackendRefusals,
-    connects: BTreeMap<BackendRefusal, u64>,
+    dials: BTreeMap<BackendRefusal, Dials>,
+}
+
+/// How often a port had been dialled at a refusal, and when it was first seen that it was dialled again.
+#[derive(Clone, Copy, Debug)]
+struct Dials {
+    connects: u64,
+    again_at: Option<u32>,
+}
+
+impl Dials {
+    /// Whether nobody has dialled since, or it may not be known yet how that went.
+    fn are_open(&mut self, connects: Option<u64>, now: u32) -> bool {
+        let Some(connects) = connects else { return false };
+        if connects != self.connects {
+            self.again_at.get_or_insert(now);
+        }
+        self.again_at.is_none_or(|again_at| now.saturating_sub(again_at) < SETTLING_SECONDS)
+    }
 }
 
 /// The ports of failing backends. They are looked for among all services only when either has changed.
@@ -79,13 +102,13 @@ impl LastRefusals {
             let is_burst = now.saturating_sub(*second) <= SAME_BURST_SECONDS;
             if let Some(connects) = count(refusal).filter(|_| is_new || is_burst) {
                 keep_refusal(*refusal, *second, &mut self.seconds);
-                self.connects.insert(*refusal, connects);
+                self.dials.insert(*refusal, Dials { connects, again_at: None });
             }
         }
-        let Self { seconds, connects } = self;
-        let is_undialled = |it: &BackendRefusal| count(it).is_some_and(|now| connects.get(it) == Some(&now));
-        seconds.retain(|it, _| current.contains_key(it) || is_undialled(it));
-        connects.retain(|it, _| seconds.contains_key(it));
+        let Self { seconds, dials } = self;
+        dials.retain(|it, dials| dials.are_open(count(it), now) || current.contains_key(it));
+        seconds.retain(|it, _| dials.contains_key(it));
+        dials.retain(|it, _| seconds.contains_key(it));
         seconds.iter().filter(|(it, _)| !current.contains_key(*it)).map(|(it, at)| (*it, *at)).collect()
     }
 }
@@ -140,15 +163,40 @@ mod tests {
         last
     }
 
+    fn kept_at(last: &mut LastRefusals, connects: Option<u64>, now: u32) -> usize {
+        last.update(|_| connects, &BackendRefusals::new(), now).len()
+    }
+
     fn kept(last: &mut LastRefusals, connects: Option<u64>) -> usize {
-        last.update(|_| connects, &BackendRefusals::new(), REFUSAL_AT + 5_000).len()
+        kept_at(last, connects, REFUSAL_AT + 5_000)
     }
 
     #[test]
-    fn a_refusal_counts_until_a_client_dials_again() {
+    fn a_refusal_counts_until_a_client_has_dialled_again_and_that_went_well() {
         let mut last = forgotten();
         assert_eq!([kept(&mut last, Some(40)), kept(&mut last, Some(40))], [1, 1]);
-        assert_eq!([kept(&mut last, Some(41)), kept(&mut last, Some(40))], [0, 0]);
+        let again_at = REFUSAL_AT + 6_000;
+        let settled_at = again_at + SETTLING_SECONDS;
+        for (now, expected) in [(again_at, 1), (settled_at - 1, 1), (settled_at, 0), (settled_at + 1, 0)] {
+            assert_eq!(kept_at(&mut last, Some(41), now), expected, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_of_a_port_that_clients_dial_ends_when_the_datapath_forgets_it() {
+        let mut last = forgotten();
+        let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
+        last.update(|_| Some(41), &current, REFUSAL_AT + 100);
+        assert_eq!(kept_at(&mut last, Some(90), REFUSAL_AT + 301), 0);
+    }
+
+    #[test]
+    fn a_refusal_after_another_dial_is_kept_anew() {
+        let mut last = forgotten();
+        assert_eq!(kept_at(&mut last, Some(41), REFUSAL_AT + 5_000), 1);
+        let again: BackendRefusals = [(refusal(), REFUSAL_AT + 5_050)].into();
+        last.update(|_| Some(42), &again, REFUSAL_AT + 5_050);
+        assert_eq!(kept_at(&mut last, Some(42), REFUSAL_AT + 9_000), 1);
     }
 
     #[test]
@@ -170,6 +218,6 @@ mod tests {
         last.update(|_| Some(7), &[(refusal(), REFUSAL_AT)].into(), REFUSAL_AT);
         last.update(|_| Some(7), &(1..1_000).map(forged).collect(), REFUSAL_AT + 1);
         assert!(last.seconds.contains_key(&refusal()));
-        assert_eq!((last.seconds.len(), last.connects.len()), (most, most));
+        assert_eq!((last.seconds.len(), last.dials.len()), (most, most));
     }
 }

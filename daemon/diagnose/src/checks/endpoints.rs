@@ -336,8 +336,8 @@ pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {
         false => "",
     };
     Judgement::info(format!(
-        "Only processes of this node reach {}: the kernel drops packets that come by a device and go to the \
-         loopback{unless}.",
+        "Only processes in this host's own network reach {}: pods have a loopback of their own, and the kernel drops \
+         packets that come by a device and go to the loopback{unless}.",
         join_names(&looped)
     ))
     .remedy(Remedy::safe(

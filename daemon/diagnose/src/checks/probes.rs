@@ -93,13 +93,39 @@ const BACKENDS_QUESTION: &str = "Whether its backends answer";
 /// Judges backends that were not dialled by what their clients met.
 fn judge_clients(case: &Case<'_>) -> Option<Judgement> {
     let failing = list_failing(case.view()?, case.datapath());
-    let first = failing.first()?;
-    let more = match failing.len() - 1 {
+    let (backend, first) = failing.first()?;
+    let others: BTreeSet<_> = failing.iter().map(|(other, _)| other).filter(|it| *it != backend).collect();
+    let more = match others.len() {
         0 => String::new(),
-        more => format!(" So it is with {more} more."),
+        1 => " Another one failed clients, too.".to_owned(),
+        more => format!(" {more} others failed clients, too."),
     };
     let dial = Remedy::safe("Run this diagnosis without `--no-probe`: it dials each backend.");
     Some(Judgement::error(format!("{first}.{more}")).remedy(dial))
+}
+
+/// Clients may come another way than this host's test connections: pods have a loopback of their own, and a policy or
+/// a firewall may stop them alone.
+pub(super) fn check_client_failures(case: &Case<'_>) -> Judgement {
+    let Some(view) = case.view() else { return Judgement::not_applicable("It is not known here.") };
+    let tried = list_tried(case, true);
+    if tried.is_empty() {
+        return Judgement::not_applicable(
+            "No backend was dialled; probe.backend says what their clients met.",
+        );
+    }
+    let failed: BTreeSet<SocketAddr> = filter_failed(case, &tried).iter().map(|it| it.to).collect();
+    let failing = list_failing(view, case.datapath());
+    let Some((backend, sentence)) = failing.iter().find(|(backend, _)| !failed.contains(backend)) else {
+        return Judgement::ok("No backend that answers this host has failed a client lately.");
+    };
+    let answers = match tried.iter().any(|it| it.to == *backend) {
+        true => " It answers this host now: it was mended since, or these clients reach it another way.",
+        false => "",
+    };
+    Judgement::warning(format!("{sentence}.{answers}")).remedy(Remedy::safe(
+        "Dial the service from where such a client is, a pod or a machine outside, and diagnose it again.",
+    ))
 }
 
 /// Judges frontends or backends that were not dialled.

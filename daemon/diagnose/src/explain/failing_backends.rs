@@ -43,6 +43,9 @@ impl ResolvedQuery {
             &subject.frontends().collect::<Vec<_>>(),
             self.asked_backend(),
         )
+        .into_iter()
+        .map(|(_, sentence)| sentence)
+        .collect()
     }
 
     /// A sentence about backends of the answer that fail clients.
@@ -68,19 +71,19 @@ impl ResolvedQuery {
     }
 }
 
-/// The backends of a service that failed clients, each in a sentence without its full stop, the newest first.
-pub(crate) fn list_failing(view: &ServiceView, datapath: &DatapathView) -> Vec<String> {
+/// The backends of a service that failed clients, each with a sentence without its full stop, the newest first.
+pub(crate) fn list_failing(view: &ServiceView, datapath: &DatapathView) -> Vec<(SocketAddr, String)> {
     describe_failing(datapath, view, &view.frontends.iter().collect::<Vec<_>>(), None)
 }
 
-/// The backends behind these frontends of a service that failed clients, each in a sentence; of a query for one
+/// The backends behind these frontends of a service that failed clients, each with a sentence; of a query for one
 /// backend, that one.
 fn describe_failing(
     datapath: &DatapathView,
     view: &ServiceView,
     frontends: &[&FrontendView],
     only: Option<SocketAddr>,
-) -> Vec<String> {
+) -> Vec<(SocketAddr, String)> {
     let Some(status) = datapath.status() else { return Vec::new() };
     let is_its = |it: &BackendRefusal| {
         // One that refuses clients of one address refuses those of all that lead to it.
@@ -98,7 +101,9 @@ fn describe_failing(
         .map(|(it, what, seen)| {
             // The programs' clock has no fractions.
             let at = Rfc3339(status.time_at(seen).seconds());
-            format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport)
+            let sentence =
+                format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport);
+            (it.backend, sentence)
         })
         .collect()
 }

@@ -142,6 +142,8 @@ struct OwnGiven {
     dropped: Vec<(SocketAddr, String, u64, i64)>,
     /// Processes of this node that were refused: the dialled address, the count, and the age in seconds.
     refused_processes: Vec<(SocketAddr, u64, i64)>,
+    /// What clients dialled, the backend that refused them, and the age in seconds.
+    refused_clients: Vec<(SocketAddr, SocketAddr, u32)>,
     /// Backends with a health check of holdfast: whether each gets clients, the last result, and its error.
     checks: Vec<(SocketAddr, bool, String, Option<String>)>,
     /// Health check ports that are not open: the service, the port's address, and why.
@@ -162,6 +164,19 @@ struct OwnGiven {
     dsr: bool,
     /// Devices that lead to other hosts.
     devices: Vec<DeviceGiven>,
+}
+
+fn client_refusal(
+    (frontend, backend, age): &(SocketAddr, SocketAddr, u32),
+    now: u32,
+) -> (holdfast_status::datapath::BackendRefusal, u32) {
+    let refusal = holdfast_status::datapath::BackendRefusal {
+        quota: holdfast_core::op::QuotaId(1),
+        frontend: *frontend,
+        transport: holdfast_core::keys::Transport::Tcp,
+        backend: *backend,
+    };
+    (refusal, now - age)
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -619,6 +634,7 @@ impl OwnGiven {
                 .into_iter()
                 .collect(),
             hooks_restored: self.hooks_put_back,
+            kept_refusals: self.refused_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
             packets: status.packets.map(|packets| {

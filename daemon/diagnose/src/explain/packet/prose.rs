@@ -280,7 +280,7 @@ pub(super) fn describe_loopback_loss(backends: &[BackendShare]) -> Option<String
     (!lost.is_empty()).then(|| {
         format!(
             "the kernel of this node drops packets that come by a device and go to the loopback{unless}, so only processes \
-             of this node reach {}",
+             in this host's own network reach {}",
             join_names(&lost)
         )
     })
@@ -417,13 +417,13 @@ mod tests {
             (
                 ["127.0.0.9:80", "10.1.0.1:80"],
                 Some(
-                    " (unless `route_localnet` of that device is 1), so only processes of \
-             this node reach 127.0.0.9:80",
+                    " (unless `route_localnet` of that device is 1), so only processes in \
+                     this host's own network reach 127.0.0.9:80",
                 ),
             ),
             (
                 ["[::1]:80", "[fd00::1]:80"],
-                Some(" go to the loopback, so only processes of this node reach [::1]:80"),
+                Some(" go to the loopback, so only processes in this host's own network reach [::1]:80"),
             ),
             (["10.1.0.1:80", "10.1.0.2:80"], None),
         ] {
