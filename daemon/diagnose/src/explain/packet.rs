@@ -8,6 +8,7 @@ mod prose;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use holdfast_core::facts::NodeName;
 use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{FrontendEntry, FrontendType, Word, WordFlags};
@@ -270,13 +271,26 @@ fn classify_client(snapshot: &Snapshot, from: IpAddr) -> ClientClass {
         return ClientClass::Node;
     }
     let name = &*snapshot.node.name;
-    let slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
+    if has_endpoint(snapshot, from, |node| node.is_some_and(|node| node == *name)) {
+        ClientClass::Pod
+    } else {
+        ClientClass::Outside
+    }
+}
+
+/// Whether an endpoint has this address, and its node is such.
+fn has_endpoint(
+    snapshot: &Snapshot,
+    address: IpAddr,
+    is_such: impl Fn(Option<NodeName<'_>>) -> bool,
+) -> bool {
     let has = |slice: &holdfast_core::facts::SliceFacts| {
-        let at = slice.endpoints.iter_brief().enumerate().filter(|(_, (address, _))| *address == from);
+        let at = slice.endpoints.iter_brief().enumerate().filter(|(_, (at, _))| *at == address);
         let mut found = at.filter_map(|(place, _)| slice.endpoints.get(place));
-        found.any(|it| it.node.is_some_and(|node| node == *name))
+        found.any(|it| is_such(it.node))
     };
-    if slices.into_iter().any(|slice| has(slice)) { ClientClass::Pod } else { ClientClass::Outside }
+    let mut slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
+    slices.any(|slice| has(slice))
 }
 
 impl<'a> PacketTrace<'a> {
@@ -304,7 +318,13 @@ impl<'a> PacketTrace<'a> {
             return Err(self.pass_unseen(if is_pod { prose::NO_POD_DEVICE } else { prose::NO_OUTER_DEVICE }));
         }
         self.push_step(StepKind::Device, prose::describe_device(names, is_pod));
-        self.push_step(StepKind::Client, prose::describe_client(self.from, self.class, self.transport));
+        let names_no_node = has_endpoint(self.snapshot, self.from, |node| node.is_none());
+        let client = match self.class {
+            ClientClass::Outside if names_no_node => prose::describe_unplaced_client(self.from),
+            _ => prose::describe_client(self.from, self.class, self.transport),
+        };
+        self.push_step(StepKind::Client, client);
+        self.may_be_pod = self.class == ClientClass::Outside && names_no_node;
         if self.class == ClientClass::Outside && !pods.is_empty() {
             self.may_be_pod = true;
             self.push_step(StepKind::Client, prose::describe_pod_exception(pods));

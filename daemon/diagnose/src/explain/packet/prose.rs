@@ -118,6 +118,14 @@ pub(super) fn describe_pod_exception(devices: &[String]) -> String {
     )
 }
 
+/// An endpoint whose object does not name its node.
+pub(super) fn describe_unplaced_client(from: IpAddr) -> String {
+    format!(
+        "{from} counts as outside: its endpoint names no node. If it is a pod of this node, its sockets are served where \
+         they dial, unless they are left to packets."
+    )
+}
+
 pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Transport) -> String {
     match class {
         ClientClass::Pod if transport == Transport::Sctp => {
