@@ -374,6 +374,8 @@ async fn a_check_leaves_no_socket_behind() {
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let backend = listener.local_addr().unwrap();
+        // The kernel may give out a port again that others had connected to.
+        let of_others = waiting_for_late_packets(backend.port());
         let server = async {
             let (mut stream, _) = listener.accept().await.unwrap();
             // The check ends the connection, not this side; a check that only connects does so at once.
@@ -383,6 +385,6 @@ async fn a_check_leaves_no_socket_behind() {
         let check = check_of(kind, Duration::from_secs(5));
         let (_, outcome) = tokio::join!(server, run_check(&check, backend, None));
         outcome.unwrap();
-        assert_eq!(waiting_for_late_packets(backend.port()), 0, "{}", check.kind.as_str());
+        assert!(waiting_for_late_packets(backend.port()) <= of_others, "{}", check.kind.as_str());
     }
 }
