@@ -6,6 +6,7 @@
 //! No namespace displaces the refusals of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use holdfast_core::keys::FrontendKey;
@@ -19,8 +20,8 @@ use holdfast_status::views::refusals::Owners;
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
-/// Seconds after the first other dial: the datapath needs a minute to call a backend silent, and a client that meets one
-/// dials on.
+/// Seconds after the first other dial: the datapath needs a minute to call a backend silent, and a client that meets
+/// such a backend dials on.
 const SETTLING_SECONDS: u32 = 120;
 
 #[derive(Debug, Default)]
@@ -43,7 +44,18 @@ struct Dials {
     again_at: Option<u32>,
 }
 
+/// The seconds between a dial and the look that sees its count.
+const LOOK_SECONDS: u32 = 2;
+
 impl Dials {
+    /// A backend that has left a client without an answer since was not mended by that dial.
+    fn note_silence(&mut self, connects: Option<u64>, silent_at: u32) {
+        let is_of_dial = |again_at: u32| silent_at.saturating_add(LOOK_SECONDS) >= again_at;
+        if let Some(connects) = connects.filter(|_| self.again_at.is_some_and(is_of_dial)) {
+            *self = Self { connects, again_at: None };
+        }
+    }
+
     /// Whether nobody has dialled since, or it may not be known yet how that went.
     fn are_open(&mut self, connects: Option<u64>, now: u32) -> bool {
         let Some(connects) = connects else { return false };
@@ -86,11 +98,27 @@ impl KeptRefusals {
         }
         let Self { last, ports } = self;
         ports.update(snapshot, current.keys().chain(last.seconds.keys()).copied().collect());
-        last.update(|it| count_connects(&ports.found, counts, it), &current, status.now)
+        let connects = |it: &BackendRefusal| count_connects(&ports.found, counts, it);
+        let silences = status.flows.iter().flat_map(|flows| &flows.sweep.silent_backends);
+        for (silence, at) in silences {
+            last.note_silence(silence.backend, *at, connects);
+        }
+        last.update(connects, &current, status.now)
     }
 }
 
 impl LastRefusals {
+    fn note_silence(
+        &mut self,
+        backend: SocketAddr,
+        at: u32,
+        connects: impl Fn(&BackendRefusal) -> Option<u64>,
+    ) {
+        for (refusal, dials) in self.dials.iter_mut().filter(|(it, _)| it.backend == backend) {
+            dials.note_silence(connects(refusal), at);
+        }
+    }
+
     fn update(
         &mut self,
         count: impl Fn(&BackendRefusal) -> Option<u64>,
@@ -188,6 +216,20 @@ mod tests {
         let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
         last.update(|_| Some(41), &current, REFUSAL_AT + 100);
         assert_eq!(kept_at(&mut last, Some(90), REFUSAL_AT + 301), 0);
+    }
+
+    #[test]
+    fn a_dial_that_got_no_answer_ends_no_refusal() {
+        let mut last = forgotten();
+        let dialled_at = REFUSAL_AT + 5_000;
+        assert_eq!(kept_at(&mut last, Some(41), dialled_at + 1), 1);
+        last.note_silence("10.1.0.4:8080".parse().unwrap(), dialled_at, |_| Some(41));
+        last.note_silence(refusal().backend, REFUSAL_AT, |_| Some(41));
+        assert!(last.dials[&refusal()].again_at.is_some(), "of another backend, or before the dial");
+        last.note_silence(refusal().backend, dialled_at, |_| Some(41));
+        assert_eq!(kept_at(&mut last, Some(41), dialled_at + 9_000), 1);
+        assert_eq!(kept_at(&mut last, Some(42), dialled_at + 9_000), 1);
+        assert_eq!(kept_at(&mut last, Some(42), dialled_at + 9_000 + SETTLING_SECONDS), 0);
     }
 
     #[test]

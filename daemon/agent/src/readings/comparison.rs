@@ -106,7 +106,7 @@ pub fn compare_flows(view: &DatapathView) -> Option<Comparison> {
     };
     let found = Ok(sampled.wrong.iter().map(astray).collect());
     let count = match sampled.checked {
-        0 => "there is none".to_owned(),
+        0 => "none looked at".to_owned(),
         checked => format!("{checked} looked at"),
     };
     let what = format!("flows with what leads to them, {count}");

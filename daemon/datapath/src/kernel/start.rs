@@ -127,7 +127,8 @@ fn find_socket_set(pins: &Pins, features: Features, maps: &MapHandles) -> Option
     pins.find_programs(&socket_set_name(features, maps)?)
 }
 
-/// The maps of a former daemon, and others in place of missing ones. If a set is pinned for these maps, none is missing.
+/// The maps of a former daemon, and others in place of missing ones. If a set is pinned for these maps, none is
+/// missing.
 fn adopt_or_make_maps(pins: &Pins, shape: MapSizes, features: Features) -> Result<MapHandles, StartError> {
     let adopted = pins.adopt()?;
     match find_socket_set(pins, features, &adopted) {

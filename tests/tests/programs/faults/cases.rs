@@ -373,8 +373,8 @@ backends = [\"127.0.0.9:8081\"]
             1,
             &[
                 "is translated to 127.0.0.9:8081 of static/web, and lost: the kernel of this node drops packets that come \
-                 by a device and go to the loopback (unless `route_localnet` of that device is 1), so only processes of \
-                 this node reach 127.0.0.9:8081.",
+                 by a device and go to the loopback (unless `route_localnet` of that device is 1), so only processes in \
+                 this host's own network reach 127.0.0.9:8081.",
                 "Cause and remedy: holdfast diagnose static/web --client 10.2.0.2",
             ],
         )
