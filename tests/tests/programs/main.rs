@@ -17,11 +17,11 @@ mod denied;
 #[cfg(test)]
 mod diagnosed;
 #[cfg(test)]
+mod diagnosed_faults;
+#[cfg(test)]
 mod drains;
 #[cfg(test)]
 mod facts;
-#[cfg(test)]
-mod faults;
 #[cfg(test)]
 mod incident;
 #[cfg(test)]
