@@ -42,7 +42,7 @@ const AT_DEVICES: &str = "kernel::packets::tests";
 /// pods' sockets; the daemon's checks and DNS are the same everywhere, and timed in tenths of a second, which emulation
 /// does not keep; and diagnoses of faults look at the whole host, which has no resolv.conf there.
 const OF_THIS_MACHINE: [&str; 5] =
-    ["scenarios::kernel_", "stale::kernel_", "checks::kernel_", "names::kernel_", "faults::kernel_"];
+    ["scenarios::kernel_", "stale::kernel_", "checks::kernel_", "names::kernel_", "diagnosed_faults::"];
 
 /// Packet rules, and a socket's choice of backend, are the same in each kernel that loads the programs. They run in
 /// this machine's kernel and, separately, in the oldest one: an emulated processor verifies the programs again for
@@ -285,7 +285,7 @@ mod tests {
         let skipped = |tests: &[&str]| -> String { tests.iter().map(|it| format!(" --skip {it}")).collect() };
         let skip = format!(
             "--skip kernel::packets::tests --skip scenarios::kernel_ --skip stale::kernel_ --skip checks::kernel_ \
-             --skip names::kernel_ --skip faults::kernel_{} --skip go_client",
+             --skip names::kernel_ --skip diagnosed_faults::{} --skip go_client",
             skipped(&RULES)
         );
         let expected = format!(
