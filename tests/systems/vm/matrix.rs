@@ -47,7 +47,7 @@ const OF_THIS_MACHINE: [&str; 5] =
 /// Packet rules, and a socket's choice of backend, are the same in each kernel that loads the programs. They run in
 /// this machine's kernel and, separately, in the oldest one: an emulated processor verifies the programs again for
 /// each of them, for five seconds.
-const RULES: [&str; 16] = [
+const RULES: [&str; 17] = [
     "conversations::kernel_a_connected_client_keeps_only_a_serving_backend",
     "packets::tests::anew",
     "packets::tests::answers",
@@ -64,6 +64,7 @@ const RULES: [&str; 16] = [
     "packets::tests::room",
     "packets::tests::snat",
     "packets::tests::sticky",
+    "pinned_programs::kernel_",
 ];
 
 /// Rules that need tens of thousands of packets, which take an emulated processor up to two minutes for each test.
