@@ -281,7 +281,7 @@ fn create_link(
     let attached = site.attach(hook, program).map_err(|source| attach_error(hook, site, source))?;
     let pinned = bpf_syscall::pin(attached.as_fd(), pin);
     pinned.map_err(|source| StartError::Pin { attempt: "pin", path: pin.to_owned(), source })?;
-    // Without our handle nobody would undo the attachment.
+    // A failed start undoes the attachments of the links that it holds, and it does not hold this one.
     open_link(pin)
         .inspect_err(|_| drop((bpf_syscall::detach_link(attached.as_fd()), std::fs::remove_file(pin))))
 }

@@ -2,8 +2,7 @@
 //!
 //! Invariant: a refusal is kept until a client has dialled the port again, and for as long as the datapath may need to
 //! tell how that went. So a backend that serves clients is not called failing for long, and one that no client has
-//! dialled is not called well.
-//! No namespace displaces the refusals of another that has fewer.
+//! dialled is not called well. No namespace displaces the refusals of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -20,8 +19,8 @@ use holdfast_status::views::refusals::Owners;
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
-/// Seconds after the first other dial: the datapath needs a minute to call a backend silent, and a client that meets
-/// such a backend dials on.
+/// Seconds after the first other dial. The datapath may need half a minute to call a backend silent, and a client that
+/// gets no answer sends again for longer than that.
 const SETTLING_SECONDS: u32 = 120;
 
 #[derive(Debug, Default)]
@@ -44,19 +43,19 @@ struct Dials {
     again_at: Option<u32>,
 }
 
-/// The seconds between a dial and the look that sees its count.
-const LOOK_SECONDS: u32 = 2;
+/// The most seconds between a dial and the reading that sees its count.
+const READING_SECONDS: u32 = 2;
 
 impl Dials {
-    /// A backend that has left a client without an answer since was not mended by that dial.
+    /// Forgets dials of a client that got no answer: such a dial does not show that the backend works.
     fn note_silence(&mut self, connects: Option<u64>, silent_at: u32) {
-        let is_of_dial = |again_at: u32| silent_at.saturating_add(LOOK_SECONDS) >= again_at;
+        let is_of_dial = |again_at: u32| silent_at.saturating_add(READING_SECONDS) >= again_at;
         if let Some(connects) = connects.filter(|_| self.again_at.is_some_and(is_of_dial)) {
             *self = Self { connects, again_at: None };
         }
     }
 
-    /// Whether nobody has dialled since, or it may not be known yet how that went.
+    /// Whether no client has dialled since, or the datapath may not know yet how that went.
     fn are_open(&mut self, connects: Option<u64>, now: u32) -> bool {
         let Some(connects) = connects else { return false };
         if connects != self.connects {
@@ -134,9 +133,11 @@ impl LastRefusals {
             }
         }
         let Self { seconds, dials } = self;
-        dials.retain(|it, dials| dials.are_open(count(it), now) || current.contains_key(it));
+        dials.retain(|it, dials| {
+            let is_open = dials.are_open(count(it), now);
+            seconds.contains_key(it) && (is_open || current.contains_key(it))
+        });
         seconds.retain(|it, _| dials.contains_key(it));
-        dials.retain(|it, _| seconds.contains_key(it));
         seconds.iter().filter(|(it, _)| !current.contains_key(*it)).map(|(it, at)| (*it, *at)).collect()
     }
 }

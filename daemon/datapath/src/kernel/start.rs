@@ -112,9 +112,18 @@ impl Attachment {
         features: Features,
         maps: &MapHandles,
     ) -> Result<LoadedPrograms, StartError> {
-        let found = find_socket_set(&self.pins, features, maps);
-        let found = found.and_then(|set| load::open_programs(&set, self.links.site()));
-        found.map_or_else(|| Ok(load::load_programs(shape, features, maps)?.0), Ok)
+        self.open_or_load(find_socket_set(&self.pins, features, maps), (shape, features), maps)
+    }
+
+    /// The programs of this set. If there is none, or a program is missing, all are loaded.
+    fn open_or_load(
+        &self,
+        set: Option<ProgramSet>,
+        (shape, features): (MapSizes, Features),
+        maps: &MapHandles,
+    ) -> Result<LoadedPrograms, StartError> {
+        let opened = set.and_then(|set| load::open_programs(&set, self.links.site()));
+        opened.map_or_else(|| Ok(load::load_programs(shape, features, maps)?.0), Ok)
     }
 }
 
@@ -125,16 +134,6 @@ fn socket_set_name(features: Features, maps: &MapHandles) -> Option<ProgramSetNa
 
 fn find_socket_set(pins: &Pins, features: Features, maps: &MapHandles) -> Option<ProgramSet> {
     pins.find_programs(&socket_set_name(features, maps)?)
-}
-
-/// The maps of a former daemon, and others in place of missing ones. If a set is pinned for these maps, none is
-/// missing.
-fn adopt_or_make_maps(pins: &Pins, shape: MapSizes, features: Features) -> Result<MapHandles, StartError> {
-    let adopted = pins.adopt()?;
-    match find_socket_set(pins, features, &adopted) {
-        Some(_) => Ok(adopted),
-        None => load::make_maps(shape, features, &adopted),
-    }
 }
 
 impl Attachment {
@@ -168,7 +167,13 @@ impl KernelMaps {
         let control = build_control(options, &cgroup);
         let mut packets =
             PacketTranslation::new(options.packets.clone().map(|packets| packets.restrict_to(features)));
-        let mut maps = adopt_or_make_maps(&pins, first, features)?;
+        let adopted = pins.adopt()?;
+        let programs = find_socket_set(&pins, features, &adopted);
+        // If a set is pinned for these maps, none is missing.
+        let mut maps = match &programs {
+            Some(_) => adopted,
+            None => load::make_maps(first, features, &adopted)?,
+        };
         let links = Links::for_site(cgroup);
         let mut attached = Attachment {
             pins,
@@ -186,7 +191,7 @@ impl KernelMaps {
                 &maps,
             );
         }
-        let programs = attached.find_or_load(first, features, &maps)?;
+        let programs = attached.open_or_load(programs, (first, features), &maps)?;
         let mut this = Self::from_maps(&maps, features, options.capacity)?;
         attached.former_control = this.shared.control();
         this.packets = packets;

@@ -3,12 +3,12 @@
 //! Invariant: admission and the backend list come from the maps, read back for this answer. If the maps could not be
 //! read, the trace reports neither. The steps are in the order of the programs.
 
+mod client;
 mod prose;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use holdfast_core::facts::NodeName;
 use holdfast_core::keys::{Family, FrontendKey, Protocol, Transport};
 use holdfast_core::list::{Scope, Slot, SlotState};
 use holdfast_core::op::{FrontendEntry, FrontendType, Word, WordFlags};
@@ -208,7 +208,7 @@ pub(super) fn trace_packet(
         from,
         dialled: dialled.address,
         transport: asked.unwrap_or(Transport::Tcp),
-        class: classify_client(snapshot, from),
+        class: client::classify_client(snapshot, from),
         may_be_pod: false,
         fast_path: FastPathDevices::default(),
         dsr: DsrConfig::default(),
@@ -265,34 +265,6 @@ fn find_owner<'a>(subjects: &'a [Subject], key: &FrontendKey) -> Option<(&'a Ser
     subjects.iter().flat_map(frontends).find(|(_, it)| is_it(it))
 }
 
-/// The kind of client with this address.
-fn classify_client(snapshot: &Snapshot, from: IpAddr) -> ClientClass {
-    if snapshot.node.has_address(from) || from.is_loopback() {
-        return ClientClass::Node;
-    }
-    let name = &*snapshot.node.name;
-    if has_endpoint(snapshot, from, |node| node.is_some_and(|node| node == *name)) {
-        ClientClass::Pod
-    } else {
-        ClientClass::Outside
-    }
-}
-
-/// Whether an endpoint has this address, and its node is such.
-fn has_endpoint(
-    snapshot: &Snapshot,
-    address: IpAddr,
-    is_such: impl Fn(Option<NodeName<'_>>) -> bool,
-) -> bool {
-    let has = |slice: &holdfast_core::facts::SliceFacts| {
-        let at = slice.endpoints.iter_brief().enumerate().filter(|(_, (at, _))| *at == address);
-        let mut found = at.filter_map(|(place, _)| slice.endpoints.get(place));
-        found.any(|it| is_such(it.node))
-    };
-    let mut slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
-    slices.any(|slice| has(slice))
-}
-
 impl<'a> PacketTrace<'a> {
     fn push_step(&mut self, step: StepKind, says: impl Into<String>) {
         self.steps.push(PacketStep { step: Code(step), says: says.into() });
@@ -318,13 +290,14 @@ impl<'a> PacketTrace<'a> {
             return Err(self.pass_unseen(if is_pod { prose::NO_POD_DEVICE } else { prose::NO_OUTER_DEVICE }));
         }
         self.push_step(StepKind::Device, prose::describe_device(names, is_pod));
-        let names_no_node = has_endpoint(self.snapshot, self.from, |node| node.is_none());
-        let client = match self.class {
-            ClientClass::Outside if names_no_node => prose::describe_unplaced_client(self.from),
-            _ => prose::describe_client(self.from, self.class, self.transport),
+        let is_unplaced =
+            self.class == ClientClass::Outside && client::is_unplaced_endpoint(self.snapshot, self.from);
+        let client = match is_unplaced {
+            true => prose::describe_unplaced_client(self.from),
+            false => prose::describe_client(self.from, self.class, self.transport),
         };
         self.push_step(StepKind::Client, client);
-        self.may_be_pod = self.class == ClientClass::Outside && names_no_node;
+        self.may_be_pod = is_unplaced;
         if self.class == ClientClass::Outside && !pods.is_empty() {
             self.may_be_pod = true;
             self.push_step(StepKind::Client, prose::describe_pod_exception(pods));

@@ -7,7 +7,7 @@ use holdfast_conformance::Cluster;
 use super::shape::{BALANCER, SERVER};
 use super::typing::{eventually, typed};
 
-/// The address at which holdfast leads everybody on a node to an apiserver.
+/// The address at which holdfast leads all programs of a node to an apiserver.
 pub(crate) const VIP: &str = "169.254.20.1:6443";
 
 const SERVICE: &str = "agent-balancer";

@@ -73,7 +73,7 @@ mod tests {
         Proxy::Holdfast { config: String::new() }
     }
 
-    /// Starts a cluster with servers, clients and the pods of servicelb. Nobody else gives Services addresses.
+    /// Starts a cluster with servers, clients and the pods of servicelb. No other controller gives Services addresses.
     fn start(proxy: Proxy) -> Cluster {
         let is_holdfast = proxy == holdfast();
         let cluster = Cluster::start(&shape::topology(proxy, Family::Dual)).unwrap();

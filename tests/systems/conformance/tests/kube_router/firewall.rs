@@ -1,6 +1,6 @@
 //! kube-router for policies alone, which comes while packets bypass the stack, and goes again.
 //!
-//! Invariant: nobody asks before packets go through the stack again.
+//! Invariant: the clients dial only once packets go through the stack again.
 
 use std::time::Instant;
 

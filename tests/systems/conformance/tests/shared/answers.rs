@@ -1,6 +1,6 @@
 //! As whom servers see their clients.
 //!
-//! Invariant: nobody is left out because of an answer; who gets none is in the table as `nobody`.
+//! Invariant: each client has its row; one that got no answer is in the table as `nobody`.
 
 use std::fmt::Write as _;
 use std::time::Duration;
