@@ -245,6 +245,7 @@ fn maps(bed: &Bed, shortcut: bool) -> Result<KernelMaps, Failed> {
     devices.push(device(CLIENT_POD, DeviceSide::Pod, shortcut)?);
     maps.set_devices(&devices);
     maps.serve_packets();
+    while maps.tend_devices(|| false) {}
     maps.update_flows()?;
     Ok(maps)
 }
