@@ -196,7 +196,7 @@ impl App {
                 devices: decisions,
                 filters: senders.filters,
                 routes: senders.routes,
-                observed: (senders.node_port_listeners, senders.kept_refusals),
+                observed: (senders.node_port_listeners, senders.kept_failures),
                 requests,
                 drain_orders: draining,
             },

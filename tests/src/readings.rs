@@ -41,7 +41,7 @@ pub fn from_snapshots(snapshots: watch::Receiver<Arc<Snapshot>>, about: About) -
         refused_reload: watch::channel(None).1,
         closed_listeners: watch::channel(Vec::new()).1,
         node_port_listeners: watch::channel(Arc::default()).1,
-        kept_refusals: watch::channel(Arc::default()).1,
+        kept_failures: watch::channel(Arc::default()).1,
         drains: watch::channel(drains::DrainsWrite::default()).1,
         closed_ports: Arc::default(),
         files: NodeFiles::default(),

@@ -4,7 +4,7 @@
 //! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines. The journal's own limit shares
 //! the lines among namespaces.
 
-mod kept_refusals;
+mod failure_keeper;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
 use holdfast_status::views::refusals::Owners;
 use tokio::sync::watch;
 
-use self::kept_refusals::KeptRefusals;
+use self::failure_keeper::FailureKeeper;
 use crate::readings::Readings;
 
 /// What one client met: the backend, what the client dialled, and how it failed.
@@ -28,7 +28,7 @@ type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
 
 /// Runs until the publisher of the datapath's state is gone.
 pub async fn run(readings: Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
-    let (mut log, mut older) = (FailureLog::default(), KeptRefusals::default());
+    let (mut log, mut older) = (FailureLog::default(), FailureKeeper::default());
     let mut datapath = readings.datapath.clone();
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());

@@ -154,7 +154,7 @@ pub struct Readings {
     /// Processes of this node that listen at node ports.
     pub node_port_listeners: watch::Receiver<NodePortListeners>,
     /// Refusals that the datapath has forgotten. No client has dialled their services since.
-    pub kept_refusals: watch::Receiver<Arc<BackendRefusals>>,
+    pub kept_failures: watch::Receiver<Arc<BackendRefusals>>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
@@ -183,8 +183,8 @@ impl Readings {
     /// The datapath's state, with the older refusals of services that no client has dialled since.
     pub fn datapath(&self) -> Arc<DatapathView> {
         let now = Arc::clone(&self.datapath.borrow());
-        let kept = Arc::clone(&self.kept_refusals.borrow());
-        if kept.is_empty() { now } else { Arc::new(now.with_kept_refusals(&kept)) }
+        let kept = Arc::clone(&self.kept_failures.borrow());
+        if kept.is_empty() { now } else { Arc::new(now.with_kept_failures(&kept)) }
     }
 
     /// The client counts of all ports; `None` without programs in the kernel.

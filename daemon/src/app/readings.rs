@@ -34,7 +34,7 @@ pub(super) struct ReadingSenders {
     pub(super) reload_refusal: watch::Sender<Option<RefusedReload>>,
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
     pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
-    pub(super) kept_refusals: watch::Sender<Arc<BackendRefusals>>,
+    pub(super) kept_failures: watch::Sender<Arc<BackendRefusals>>,
 }
 
 /// Where the readings see that state.
@@ -47,7 +47,7 @@ struct ReadingReceivers {
     reload_refusal: watch::Receiver<Option<RefusedReload>>,
     closed_listeners: watch::Receiver<Vec<String>>,
     node_port_listeners: watch::Receiver<NodePortListeners>,
-    kept_refusals: watch::Receiver<Arc<BackendRefusals>>,
+    kept_failures: watch::Receiver<Arc<BackendRefusals>>,
 }
 
 pub(super) struct ReadingParts<'a> {
@@ -70,7 +70,7 @@ fn open_channels(config: &Config) -> (ReadingSenders, ReadingReceivers) {
     let (reload_refusal, reload_refusal_now) = default_channel();
     let (closed_listeners, closed_listeners_now) = default_channel();
     let (node_port_listeners, node_port_listeners_now) = default_channel();
-    let (kept_refusals, kept_refusals_now) = default_channel();
+    let (kept_failures, kept_failures_now) = default_channel();
     let senders = ReadingSenders {
         effective,
         active_blocks,
@@ -80,7 +80,7 @@ fn open_channels(config: &Config) -> (ReadingSenders, ReadingReceivers) {
         reload_refusal,
         closed_listeners,
         node_port_listeners,
-        kept_refusals,
+        kept_failures,
     };
     let receivers = ReadingReceivers {
         effective: effective_now,
@@ -91,7 +91,7 @@ fn open_channels(config: &Config) -> (ReadingSenders, ReadingReceivers) {
         reload_refusal: reload_refusal_now,
         closed_listeners: closed_listeners_now,
         node_port_listeners: node_port_listeners_now,
-        kept_refusals: kept_refusals_now,
+        kept_failures: kept_failures_now,
     };
     (senders, receivers)
 }
@@ -124,7 +124,7 @@ pub(super) fn build_readings(parts: ReadingParts<'_>) -> (Readings, ReadingSende
         refused_reload: shown.reload_refusal,
         closed_listeners: shown.closed_listeners,
         node_port_listeners: shown.node_port_listeners,
-        kept_refusals: shown.kept_refusals,
+        kept_failures: shown.kept_failures,
         drains: parts.drains,
         closed_ports: Arc::default(),
         files: node_files(parts.config),

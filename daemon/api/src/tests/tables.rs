@@ -281,7 +281,7 @@ fn a_backend_that_refuses_clients_of_one_address_fails_at_each_that_leads_to_it(
             transport: holdfast_core::keys::Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
         };
-        let status = holdfast_datapath::Status { kept_refusals: [(refusal, 970)].into(), ..status() };
+        let status = holdfast_datapath::Status { kept_failures: [(refusal, 970)].into(), ..status() };
         readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
     });
     let all = rows(&served, "/frontends?service=default/web", "frontends");

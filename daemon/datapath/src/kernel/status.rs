@@ -66,7 +66,7 @@ impl KernelMaps {
             hooks_restored: attached.map_or(0, |it| it.put_back),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::StaleSweep::progress),
-            kept_refusals: BackendRefusals::new(),
+            kept_failures: BackendRefusals::new(),
             refused_connects: self
                 .refused_connects
                 .as_ref()

@@ -78,7 +78,7 @@ impl Status {
                 *latest = (*seen).max(*latest);
             }
         }
-        for (refusal, seen) in &self.kept_refusals {
+        for (refusal, seen) in &self.kept_failures {
             refusals.entry(*refusal).or_insert(*seen);
         }
         refusals

@@ -59,7 +59,7 @@ pub struct Status {
     /// Which backends refused clients of this node's sockets.
     pub refused_connects: RefusedConnects,
     /// Older refusals, of services that no client has dialled since.
-    pub kept_refusals: BackendRefusals,
+    pub kept_failures: BackendRefusals,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,
     /// When this was read, on the node's clock.

@@ -42,8 +42,8 @@ impl DatapathView {
     }
 
     /// The same view with older refusals that still count.
-    pub fn with_kept_refusals(&self, kept: &BackendRefusals) -> Self {
-        let status = self.status.clone().map(|status| Status { kept_refusals: kept.clone(), ..status });
+    pub fn with_kept_failures(&self, kept: &BackendRefusals) -> Self {
+        let status = self.status.clone().map(|status| Status { kept_failures: kept.clone(), ..status });
         Self { status, devices: Arc::clone(&self.devices) }
     }
 

@@ -331,7 +331,7 @@ pub fn readings(snapshots: watch::Receiver<Arc<Snapshot>>) -> Readings {
         refused_reload: watch::channel(None).1,
         closed_listeners: watch::channel(Vec::new()).1,
         node_port_listeners: watch::channel(node_port_listeners()).1,
-        kept_refusals: watch::channel(Arc::default()).1,
+        kept_failures: watch::channel(Arc::default()).1,
         drains: watch::channel(crate::drains::DrainsWrite::default()).1,
         closed_ports: closed_ports(),
         files: NodeFiles { config: "/etc/holdfast/holdfast.toml".into(), state: "/var/lib/holdfast".into() },

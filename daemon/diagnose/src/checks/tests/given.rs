@@ -634,7 +634,7 @@ impl OwnGiven {
                 .into_iter()
                 .collect(),
             hooks_restored: self.hooks_put_back,
-            kept_refusals: self.refused_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
+            kept_failures: self.refused_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
             packets: status.packets.map(|packets| {

@@ -24,14 +24,14 @@ const SAME_BURST_SECONDS: u32 = 15;
 const SETTLING_SECONDS: u32 = 120;
 
 #[derive(Debug, Default)]
-pub(super) struct KeptRefusals {
-    last: LastRefusals,
+pub(super) struct FailureKeeper {
+    last: LastFailures,
     ports: KnownPorts,
 }
 
 /// The last refusal of each backend, and the dials of its port.
 #[derive(Debug, Default)]
-struct LastRefusals {
+struct LastFailures {
     seconds: BackendRefusals,
     dials: BTreeMap<BackendRefusal, Dials>,
 }
@@ -83,7 +83,7 @@ impl KnownPorts {
     }
 }
 
-impl KeptRefusals {
+impl FailureKeeper {
     /// Takes the present refusals, and returns the older ones that still count.
     pub(super) fn update(
         &mut self,
@@ -106,7 +106,7 @@ impl KeptRefusals {
     }
 }
 
-impl LastRefusals {
+impl LastFailures {
     fn note_silence(
         &mut self,
         backend: SocketAddr,
@@ -183,8 +183,8 @@ mod tests {
     }
 
     /// The state after a client was refused as the last of 40, which the datapath forgets.
-    fn forgotten() -> LastRefusals {
-        let mut last = LastRefusals::default();
+    fn forgotten() -> LastFailures {
+        let mut last = LastFailures::default();
         let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
         for (now, connects) in [(REFUSAL_AT, 20), (REFUSAL_AT + 1, 40), (REFUSAL_AT + 300, 40)] {
             assert!(last.update(|_| Some(connects), &current, now).is_empty(), "the datapath tells");
@@ -192,11 +192,11 @@ mod tests {
         last
     }
 
-    fn kept_at(last: &mut LastRefusals, connects: Option<u64>, now: u32) -> usize {
+    fn kept_at(last: &mut LastFailures, connects: Option<u64>, now: u32) -> usize {
         last.update(|_| connects, &BackendRefusals::new(), now).len()
     }
 
-    fn kept(last: &mut LastRefusals, connects: Option<u64>) -> usize {
+    fn kept(last: &mut LastFailures, connects: Option<u64>) -> usize {
         kept_at(last, connects, REFUSAL_AT + 5_000)
     }
 
@@ -254,7 +254,7 @@ mod tests {
             let backend = ([10, 1, 0, 3], port).into();
             (BackendRefusal { quota: QuotaId(2), backend, ..refusal() }, REFUSAL_AT)
         };
-        let mut last = LastRefusals::default();
+        let mut last = LastFailures::default();
         last.update(|_| Some(7), &(1..1_000).map(forged).collect(), REFUSAL_AT);
         let most = last.seconds.len();
         assert!(most < 999, "bounded");
