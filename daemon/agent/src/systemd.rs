@@ -166,7 +166,7 @@ impl<N: Fn(&[NotifyState<'_>])> Notifier<N> {
         // Ports of Services are left out, because any client that may write a Service controls them.
         let (closed, _) = readings.closed_ports.named_ports();
         for port in closed.iter().filter(|it| it.purpose != Purpose::Service) {
-            line = format!("{line}; port {} is not open: {}", port.address, port.reason);
+            line = format!("{line}; port {} cannot be opened: {}", port.address, port.reason);
         }
         if let Some(refused) = &*readings.refused_reload.borrow() {
             line = format!("{line}; the last reload was refused: {}", refused.why);

@@ -46,7 +46,7 @@ use holdfast_api::totals::TotalsRow;
 const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
-/// What an operator may not conclude from a good status.
+/// What an operator may not conclude where no backend fails.
 const UNSEEN: &str = "backends that no client has dialled lately: holdfast diagnose SERVICE dials them\n           \
     for clients on this node: TCP backends that are silent, UDP backends that fail";
 
@@ -353,7 +353,7 @@ impl Status {
         if let Some(announced) = self.describe_announced() {
             writeln!(out, "announced  {announced}")?;
         }
-        if self.good && self.services > 0 {
+        if self.failures.failing_backends.is_empty() && self.services > 0 {
             writeln!(
                 out,
                 "not seen   {}",

@@ -463,6 +463,8 @@ fn status_shows_every_problem() {
             backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
+            not seen   backends that no client has dialled lately: holdfast diagnose SERVICE dials them
+                       for clients on this node: TCP backends that are silent, UDP backends that fail
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon

@@ -224,7 +224,7 @@ impl ExplainEvidence {
     fn closed_health_ports(&self, view: &ServiceView) -> Vec<String> {
         let has_one = view.key.source != Source::Config;
         let own = self.closed_ports.iter().filter(|it| has_one && it.service == view.key.name);
-        own.map(|it| format!("{} is not open: {}", it.address, it.reason)).collect()
+        own.map(|it| format!("{} cannot be opened: {}", it.address, it.reason)).collect()
     }
 
     /// What other processes at these node ports mean, each in a sentence without its full stop.

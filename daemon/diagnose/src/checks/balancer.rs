@@ -411,7 +411,7 @@ pub(super) fn check_health_port(case: &Case<'_>) -> Judgement {
         return Judgement::error(format!(
             "No process listens on its health port {port}: load balancers leave this node out."
         ))
-        .remedy(Remedy::safe("Read the daemon's journal: it says why the port is not open."));
+        .remedy(Remedy::safe("Read the daemon's journal: it says why the port cannot be opened."));
     }
     let Some(status) = case.health().answer() else {
         return judge_silent_health_port(case, port.get());
@@ -455,7 +455,7 @@ fn judge_silent_health_port(case: &Case<'_>, port: u16) -> Judgement {
 fn judge_closed_health_port(case: &Case<'_>, closed: &ClosedHealthPort) -> Judgement {
     let ClosedHealthPort { address, reason, .. } = closed;
     Judgement::error(format!(
-        "Its health port is not open at {address}: {reason}. Load balancers leave this node out."
+        "Its health port cannot be opened at {address}: {reason}. Load balancers leave this node out."
     ))
     .with("port", address.port())
     .remedies(find_listener_remedies(case, address.port()))

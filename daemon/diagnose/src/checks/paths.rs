@@ -85,9 +85,10 @@ pub(super) fn check_stale(case: &Case<'_>) -> Judgement {
             "None of {} that were read leads to an address that is no backend.{more}",
             format_count(read, "connection")
         )),
+        (0, _) if read == 0 => Judgement::ok("No client outside has a connection through this node."),
         (0, _) => Judgement::ok(format!(
-            "No connection of {} leads to an address that is no backend.",
-            format_count(read, "client")
+            "None of {} of outside clients leads to an address that is no backend.",
+            format_count(read, "connection")
         )),
         (number, 0) => Judgement::info(format!(
             "{} of outside clients stay with former backends: {}. Each ends with its backend.{more}",

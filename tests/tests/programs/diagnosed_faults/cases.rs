@@ -859,13 +859,13 @@ endpoints: [{addresses: [10.1.0.2], nodeName: n1}]
         Ask::new(
             &["explain", "203.0.113.10:80"],
             1,
-            &["is served by 10.1.0.2:8080", "But its health check port 192.0.2.1:32000 is not open: "],
+            &["is served by 10.1.0.2:8080", "But its health check port 192.0.2.1:32000 cannot be opened: "],
         ),
         Ask::new(&["explain", "10.96.0.10:80"], 0, &["is served by 10.1.0.2:8080"]).never(&["But "]),
         Ask::new(
             &["explain", "shop/web"],
             1,
-            &["But its health check port 192.0.2.1:32000 is not open: ", "Cause and remedy: holdfast diagnose shop/web"],
+            &["But its health check port 192.0.2.1:32000 cannot be opened: ", "Cause and remedy: holdfast diagnose shop/web"],
         ),
     ],
     ..BARE
