@@ -94,7 +94,7 @@ pub struct Explanation<'a> {
     pub past: Vec<Record>,
     pub apiserver: Option<String>,
     pub stale_since: Option<Rfc3339>,
-    /// Whether backends of any service failed clients within five minutes.
+    /// Whether backends of any service fail clients.
     #[serde(skip)]
     pub do_backends_fail: bool,
     /// Whether other processes hold ports of any service.
@@ -132,7 +132,7 @@ pub struct ExplainedService<'a> {
     pub node_port_listeners: Vec<String>,
     /// UDP backends that reported their port closed to outside clients through this node.
     pub refusing_backends: Vec<String>,
-    /// Its backends that failed clients within five minutes, for people; programs have `/readyz`.
+    /// Its backends that fail clients, for people; programs have `/readyz`.
     #[serde(skip)]
     pub failing_backends: Vec<String>,
     /// Its backends that fail their health checks, for people; programs have those in `endpoints`.
@@ -374,8 +374,7 @@ fn describe_match(
     subjects: &[Subject],
     given: &ExplainEvidence,
 ) -> String {
-    let first = subjects.first();
-    let frontend = first.and_then(|subject| worst_frontend(headline_frontends(question, subject)));
+    let (first, frontend) = find_headline(question, subjects, given);
     match (question, first, frontend) {
         (ExplainQuery::Trouble, None, _) => describe_all_served(snapshot),
         (ExplainQuery::Trouble, Some(subject), Some(frontend)) => {
@@ -412,6 +411,25 @@ fn describe_all_served(snapshot: &Snapshot) -> String {
             "Every frontend that is known is served, but there is no first list yet from: {}.",
             waiting.join(", ")
         ),
+    }
+}
+
+/// The frontend of the first sentence, and whose it is: the worst of the first. Where clients of a service all get a
+/// backend, it is the one at which they fail.
+fn find_headline<'a>(
+    question: &ExplainQuery,
+    subjects: &'a [Subject],
+    given: &ExplainEvidence,
+) -> (Option<&'a Subject>, Option<&'a FrontendView>) {
+    let first = subjects.first();
+    let worst = first.and_then(|subject| worst_frontend(headline_frontends(question, subject)));
+    let is_served = worst.is_some_and(|it| it.verdict.serves_clients());
+    let find_failing =
+        |it: &'a Subject| Some((Some(it), failing_backends::failing_frontend(&given.datapath, &it.view)?));
+    let failing = subjects.iter().find_map(find_failing);
+    match failing.filter(|_| is_served && matches!(question, ExplainQuery::Service(_))) {
+        Some((subject, frontend)) => (subject, Some(frontend)),
+        None => (first, worst),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Backends that fail clients, as the datapath has seen it within five minutes.
+//! Backends that fail clients, as the datapath has seen it, and while nobody has dialled them again.
 //!
 //! Invariant: a backend is named while its service sends it clients. Any host may forge a refusal in a backend's name,
 //! so this is a reason to look.
@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{Family, FrontendKey};
 use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
-use holdfast_status::datapath::BackendRefusal;
+use holdfast_status::datapath::{BackendRefusal, Status};
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::refusals::{Owners, takes_clients};
@@ -85,6 +85,34 @@ fn describe_failing(
     only: Option<SocketAddr>,
 ) -> Vec<(SocketAddr, String)> {
     let Some(status) = datapath.status() else { return Vec::new() };
+    let failing = find_failures(status, view, frontends, only).into_iter().take(BACKENDS_MAX);
+    let describe = |(it, what, seen): (BackendRefusal, &str, u32)| {
+        // The programs' clock has no fractions.
+        let at = Rfc3339(status.time_at(seen).seconds());
+        let sentence =
+            format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport);
+        (it.backend, sentence)
+    };
+    failing.map(describe).collect()
+}
+
+/// The frontend of a service that clients dialled last among those whose backends failed them.
+pub(super) fn failing_frontend<'a>(
+    datapath: &DatapathView,
+    view: &'a ServiceView,
+) -> Option<&'a FrontendView> {
+    let frontends: Vec<_> = view.frontends.iter().collect();
+    let (newest, ..) = find_failures(datapath.status()?, view, &frontends, None).into_iter().next()?;
+    frontends.into_iter().find(|it| is_dialled(it, &newest))
+}
+
+/// The failures of backends behind these frontends, the newest first: it is what the client of the question met.
+fn find_failures(
+    status: &Status,
+    view: &ServiceView,
+    frontends: &[&FrontendView],
+    only: Option<SocketAddr>,
+) -> Vec<(BackendRefusal, &'static str, u32)> {
     let is_its = |it: &BackendRefusal| {
         // One that refuses clients of one address refuses those of all that lead to it.
         let of_transport = |frontend: &&&FrontendView| frontend.protocol.transport() == Some(it.transport);
@@ -93,19 +121,8 @@ fn describe_failing(
             && frontends.iter().filter(of_transport).any(|frontend| takes_clients(view, frontend, it.backend))
     };
     let mut failing: Vec<_> = status.backend_failures().filter(|(it, ..)| is_its(it)).collect();
-    // The newest is what the client of the question met.
     failing.sort_by_key(|(_, _, seen)| Reverse(*seen));
     failing
-        .into_iter()
-        .take(BACKENDS_MAX)
-        .map(|(it, what, seen)| {
-            // The programs' clock has no fractions.
-            let at = Rfc3339(status.time_at(seen).seconds());
-            let sentence =
-                format!("{} {what} of {}/{}, the last one at {at}", it.backend, it.frontend, it.transport);
-            (it.backend, sentence)
-        })
-        .collect()
 }
 
 /// Whether clients dialled this frontend: its address, or an address of the node at its node port.
