@@ -1,4 +1,4 @@
-//! Logs services whose backends fail clients, and keeps refusals that the datapath forgets while no client dials again.
+//! Logs services whose backends fail clients, and keeps failures that the datapath forgets while no client dials again.
 //!
 //! Invariant: one line per service when its first backend fails a client, and one when none does any more. What happens
 //! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines. The journal's own limit shares
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
+use holdfast_status::datapath::{BackendRefusal, KeptFailures, Status};
 use holdfast_status::views::refusals::Owners;
 use tokio::sync::watch;
 
@@ -27,14 +27,16 @@ type Failure = (BackendRefusal, &'static str);
 type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
 
 /// Runs until the publisher of the datapath's state is gone.
-pub async fn run(readings: Readings, kept: watch::Sender<Arc<BackendRefusals>>) {
+pub async fn run(readings: Readings, kept: watch::Sender<Arc<KeptFailures>>) {
     let (mut log, mut older) = (FailureLog::default(), FailureKeeper::default());
     let mut datapath = readings.datapath.clone();
     while datapath.changed().await.is_ok() {
         let view = Arc::clone(&datapath.borrow_and_update());
         let Some(status) = view.status() else { continue };
         let snapshot = readings.snapshot();
-        let now_kept = older.update(status, &snapshot, readings.port_counts().as_ref());
+        let counts = readings.port_counts();
+        let now_kept = older
+            .update(status, &snapshot, |port| counts.as_ref().map(|counts| counts.read_port(port).connects));
         if **kept.borrow() != now_kept {
             kept.send_replace(Arc::new(now_kept));
         }

@@ -21,7 +21,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{FlowTable, LiveMaps, PortCounters, PortCounts};
-use holdfast_status::datapath::BackendRefusals;
+use holdfast_status::datapath::KeptFailures;
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::views::announcements::AnnouncementStatus as Routes;
 use holdfast_status::views::apiserver::ApiserverView;
@@ -153,8 +153,8 @@ pub struct Readings {
     pub closed_listeners: watch::Receiver<Vec<String>>,
     /// Processes of this node that listen at node ports.
     pub node_port_listeners: watch::Receiver<NodePortListeners>,
-    /// Refusals that the datapath has forgotten. No client has dialled their services since.
-    pub kept_failures: watch::Receiver<Arc<BackendRefusals>>,
+    /// Failures that the datapath has forgotten. No client has dialled their services since.
+    pub kept_failures: watch::Receiver<Arc<KeptFailures>>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
     pub closed_ports: Arc<ClosedPorts>,
@@ -180,7 +180,7 @@ impl Readings {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
-    /// The datapath's state, with the older refusals of services that no client has dialled since.
+    /// The datapath's state, with the older failures of services that no client has dialled since.
     pub fn datapath(&self) -> Arc<DatapathView> {
         let now = Arc::clone(&self.datapath.borrow());
         let kept = Arc::clone(&self.kept_failures.borrow());

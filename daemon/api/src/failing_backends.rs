@@ -33,7 +33,8 @@ words! {
     }
 }
 
-/// A backend that has failed clients within five minutes, and is not known to have answered a later one.
+/// A backend that has failed clients within five minutes, or before that if nobody has dialled the port since, and is
+/// not known to have answered a later one.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FailingBackend")]
 pub(super) struct FailingBackendRow {
@@ -108,9 +109,7 @@ pub(crate) fn count_failing(status: &Status) -> [(Failure, usize); Failure::ALL.
 fn failures_of_kind(status: &Status, how: Failure) -> BackendRefusals {
     match how {
         Failure::Refused => status.backend_refusals(),
-        Failure::Silent => {
-            status.flows.as_ref().map(|flows| flows.sweep.silent_backends.clone()).unwrap_or_default()
-        }
+        Failure::Silent => status.silent_backends(),
     }
 }
 

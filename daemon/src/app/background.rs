@@ -12,7 +12,7 @@ use holdfast_agent::{failing_backends, host_routes, kube_proxy, probes, proxies,
 use holdfast_config::{Config, DatapathKind, Mark, NodeName};
 use holdfast_evidence::event_watcher::{self, EventStatus};
 use holdfast_kubernetes::{event_recorder, pod_lookup};
-use holdfast_status::datapath::BackendRefusals;
+use holdfast_status::datapath::KeptFailures;
 use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
@@ -93,8 +93,8 @@ impl BackgroundTasks {
     }
 }
 
-/// Where processes at node ports are published, and refusals that no client has tried again.
-pub(super) type ObservationSenders = (watch::Sender<NodePortListeners>, watch::Sender<Arc<BackendRefusals>>);
+/// Where processes at node ports are published, and failures that no client has met again.
+pub(super) type ObservationSenders = (watch::Sender<NodePortListeners>, watch::Sender<Arc<KeptFailures>>);
 
 /// Starts what watches objects, ports and backends for people.
 fn spawn_observers(tasks: &mut JoinSet<()>, readings: &Readings, (ports, kept): ObservationSenders) {

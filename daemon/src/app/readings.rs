@@ -16,7 +16,7 @@ use holdfast_config::Config;
 use holdfast_kubernetes::apiserver::Access;
 use holdfast_kubernetes::source::Kubernetes;
 use holdfast_standalone::blocks::ParsedBlock;
-use holdfast_status::datapath::BackendRefusals;
+use holdfast_status::datapath::KeptFailures;
 use holdfast_status::views::announcements::AnnouncementStatus;
 use holdfast_status::views::proxies::{Filter, OtherProxy};
 use tokio::sync::watch;
@@ -34,7 +34,7 @@ pub(super) struct ReadingSenders {
     pub(super) reload_refusal: watch::Sender<Option<RefusedReload>>,
     pub(super) closed_listeners: watch::Sender<Vec<String>>,
     pub(super) node_port_listeners: watch::Sender<NodePortListeners>,
-    pub(super) kept_failures: watch::Sender<Arc<BackendRefusals>>,
+    pub(super) kept_failures: watch::Sender<Arc<KeptFailures>>,
 }
 
 /// Where the readings see that state.
@@ -47,7 +47,7 @@ struct ReadingReceivers {
     reload_refusal: watch::Receiver<Option<RefusedReload>>,
     closed_listeners: watch::Receiver<Vec<String>>,
     node_port_listeners: watch::Receiver<NodePortListeners>,
-    kept_failures: watch::Receiver<Arc<BackendRefusals>>,
+    kept_failures: watch::Receiver<Arc<KeptFailures>>,
 }
 
 pub(super) struct ReadingParts<'a> {

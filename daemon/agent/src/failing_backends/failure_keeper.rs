@@ -1,8 +1,8 @@
-//! Refusals that the datapath has forgotten, while no client has dialled their service since.
+//! Refusals and silences that the datapath has forgotten, while no client has dialled their service since.
 //!
-//! Invariant: a refusal is kept until a client has dialled the port again, and for as long as the datapath may need to
+//! Invariant: a failure is kept until a client has dialled the port again, and for as long as the datapath may need to
 //! tell how that went. So a backend that serves clients is not called failing for long, and one that no client has
-//! dialled is not called well. No namespace displaces the refusals of another that has fewer.
+//! dialled is not called well. No namespace displaces the failures of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -11,11 +11,11 @@ use std::sync::{Arc, Weak};
 use holdfast_core::keys::FrontendKey;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
-use holdfast_datapath::{PortCounters, keep_refusal};
-use holdfast_status::datapath::{BackendRefusal, BackendRefusals, Status};
+use holdfast_datapath::keep_refusal;
+use holdfast_status::datapath::{BackendRefusal, BackendRefusals, KeptFailures, Status};
 use holdfast_status::views::refusals::Owners;
 
-/// Seconds after a refusal in which dials still belong to it: the datapath reads it a second later, and a burst of
+/// Seconds after a failure in which dials still belong to it: the datapath reads it a second later, and a burst of
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
@@ -25,18 +25,19 @@ const SETTLING_SECONDS: u32 = 120;
 
 #[derive(Debug, Default)]
 pub(super) struct FailureKeeper {
-    last: LastFailures,
+    refusals: LastFailures,
+    silences: LastFailures,
     ports: KnownPorts,
 }
 
-/// The last refusal of each backend, and the dials of its port.
+/// The last failure of one kind of each backend, and the dials of its port.
 #[derive(Debug, Default)]
 struct LastFailures {
     seconds: BackendRefusals,
     dials: BTreeMap<BackendRefusal, Dials>,
 }
 
-/// How often a port had been dialled at a refusal, and when it was first seen that it was dialled again.
+/// How often a port had been dialled at a failure, and when it was first seen that it was dialled again.
 #[derive(Clone, Copy, Debug)]
 struct Dials {
     connects: u64,
@@ -84,29 +85,38 @@ impl KnownPorts {
 }
 
 impl FailureKeeper {
-    /// Takes the present refusals, and returns the older ones that still count.
+    /// Takes the present failures, and returns the older ones that still count. `count` reads how often clients have
+    /// dialled a port.
     pub(super) fn update(
         &mut self,
         status: &Status,
         snapshot: &Arc<Snapshot>,
-        counts: Option<&PortCounters>,
-    ) -> BackendRefusals {
-        let current = status.backend_refusals();
-        if current.is_empty() && self.last.seconds.is_empty() {
-            return BackendRefusals::new();
+        count: impl Fn(PortIndex) -> Option<u64>,
+    ) -> KeptFailures {
+        let (refusing, silent) = (status.backend_refusals(), status.silent_backends());
+        let Self { refusals, silences, ports } = self;
+        let current = refusing.keys().chain(silent.keys());
+        let known: BTreeSet<_> = current.chain(refusals.keys()).chain(silences.keys()).copied().collect();
+        if known.is_empty() {
+            return KeptFailures::default();
         }
-        let Self { last, ports } = self;
-        ports.update(snapshot, current.keys().chain(last.seconds.keys()).copied().collect());
-        let connects = |it: &BackendRefusal| count_connects(&ports.found, counts, it);
-        let silences = status.flows.iter().flat_map(|flows| &flows.sweep.silent_backends);
-        for (silence, at) in silences {
-            last.note_silence(silence.backend, *at, connects);
+        ports.update(snapshot, known);
+        let connects = |it: &BackendRefusal| count(*ports.found.get(it)?);
+        for (silence, at) in &silent {
+            refusals.note_silence(silence.backend, *at, &connects);
         }
-        last.update(connects, &current, status.now)
+        KeptFailures {
+            refusals: refusals.update(&connects, &refusing, status.now),
+            silences: silences.update(&connects, &silent, status.now),
+        }
     }
 }
 
 impl LastFailures {
+    fn keys(&self) -> impl Iterator<Item = &BackendRefusal> {
+        self.seconds.keys()
+    }
+
     fn note_silence(
         &mut self,
         backend: SocketAddr,
@@ -156,20 +166,15 @@ fn find_ports(
     failures.iter().filter_map(port).collect()
 }
 
-fn count_connects(
-    ports: &BTreeMap<BackendRefusal, PortIndex>,
-    counts: Option<&PortCounters>,
-    refusal: &BackendRefusal,
-) -> Option<u64> {
-    Some(counts?.read_port(*ports.get(refusal)?).connects)
-}
-
 #[cfg(test)]
 mod tests {
     use holdfast_core::keys::Transport;
     use holdfast_core::op::QuotaId;
+    use holdfast_status::datapath::{FlowSample, FlowStatus, FlowSweepProgress, RefusedConnects};
 
+    use super::super::tests::WEB;
     use super::*;
+    use crate::state::tests::snapshot_from;
 
     const REFUSAL_AT: u32 = 1_000;
 
@@ -262,5 +267,36 @@ mod tests {
         last.update(|_| Some(7), &(1..1_000).map(forged).collect(), REFUSAL_AT + 1);
         assert!(last.seconds.contains_key(&refusal()));
         assert_eq!((last.seconds.len(), last.dials.len()), (most, most));
+    }
+
+    /// What the datapath tells at a second of its clock.
+    fn status_at(now: u32, refusals: BackendRefusals, silent_backends: BackendRefusals) -> Status {
+        let sweep = FlowSweepProgress { silent_backends, ..FlowSweepProgress::default() };
+        Status {
+            now,
+            refused_connects: RefusedConnects { refusals, failure: None },
+            flows: Some(FlowStatus { sweep, sample: FlowSample::default() }),
+            ..holdfast_fixtures::healthy::status()
+        }
+    }
+
+    #[test]
+    fn a_silence_is_kept_as_a_refusal_is_and_ends_none() {
+        let snapshot = Arc::new(snapshot_from(WEB));
+        let (mut keeper, none) = (FailureKeeper::default(), BackendRefusals::new);
+        let mut tell = |now, refusals, silences, connects| {
+            let kept = keeper.update(&status_at(now, refusals, silences), &snapshot, |_| Some(connects));
+            (kept.refusals.len(), kept.silences.len())
+        };
+        let at = |second: u32| BackendRefusals::from([(refusal(), second)]);
+        assert_eq!(tell(REFUSAL_AT, at(REFUSAL_AT), none(), 1), (0, 0), "the datapath tells");
+        assert_eq!(tell(REFUSAL_AT + 400, none(), none(), 1), (1, 0));
+        let dialled_at = REFUSAL_AT + 500;
+        assert_eq!(tell(dialled_at, none(), none(), 2), (1, 0), "it may not know yet how that went");
+        assert_eq!(tell(dialled_at + 30, none(), at(dialled_at), 2), (1, 0), "it tells of the silence");
+        assert_eq!(tell(dialled_at + 400, none(), none(), 2), (1, 1), "nobody has dialled since");
+        let again_at = dialled_at + 500;
+        assert_eq!(tell(again_at, none(), none(), 3), (1, 1));
+        assert_eq!(tell(again_at + SETTLING_SECONDS, none(), none(), 3), (0, 0), "that went well");
     }
 }

@@ -2,11 +2,12 @@
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::QuotaId;
+use holdfast_status::datapath::{FlowSample, FlowStatus, FlowSweepProgress};
 
 use super::*;
 use crate::state::tests::snapshot_from;
 
-const WEB: &str = "
+pub(super) const WEB: &str = "
 apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
@@ -61,4 +62,23 @@ fn only_the_first_and_the_last_failure_of_a_service_are_news() {
         assert!(!log.is_news(&failures));
     }
     assert_eq!(lines, [(0, 1), (1, 1), (1, 1), (1, 0), (0, 1)]);
+}
+
+#[test]
+fn a_backend_is_silent_by_what_the_datapath_tells_now_and_by_what_is_kept() {
+    let [told, kept, both] = ["10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080"]
+        .map(|backend| failure("10.96.0.10:80", backend).0);
+    let sweep = FlowSweepProgress {
+        silent_backends: [(told, 900), (both, 900)].into(),
+        ..FlowSweepProgress::default()
+    };
+    let status = Status {
+        kept_failures: KeptFailures {
+            silences: [(kept, 100), (both, 100)].into(),
+            ..KeptFailures::default()
+        },
+        flows: Some(FlowStatus { sweep, sample: FlowSample::default() }),
+        ..holdfast_fixtures::healthy::status()
+    };
+    assert_eq!(status.silent_backends(), [(told, 900), (kept, 100), (both, 900)].into());
 }

@@ -272,18 +272,35 @@ fn a_long_table_is_whole_and_in_order() {
     assert_eq!(text.lines().count(), 9_001);
 }
 
-#[test]
-fn a_backend_that_refuses_clients_of_one_address_fails_at_each_that_leads_to_it() {
-    let served = serve_with(everything(), |readings| {
+/// The tables of a node whose backend refused a client at a node port.
+fn serve_refused() -> Served {
+    serve_with(everything(), |readings| {
         let refusal = holdfast_datapath::BackendRefusal {
             quota: holdfast_core::op::QuotaId(1),
             frontend: "192.0.2.5:30080".parse().unwrap(),
             transport: holdfast_core::keys::Transport::Tcp,
             backend: "10.1.0.1:8080".parse().unwrap(),
         };
-        let status = holdfast_datapath::Status { kept_failures: [(refusal, 970)].into(), ..status() };
+        let kept_failures = holdfast_status::datapath::KeptFailures {
+            refusals: [(refusal, 970)].into(),
+            ..Default::default()
+        };
+        let status = holdfast_datapath::Status { kept_failures, ..status() };
         readings.datapath = watch::channel(Arc::new(DatapathView::for_kernel(status))).1;
-    });
+    })
+}
+
+#[test]
+fn an_explanation_of_a_service_begins_with_the_address_whose_clients_fail() {
+    let said = serve_refused().get("/explain?service=default/web", "").body;
+    let first = said.lines().next().unwrap();
+    assert!(first.starts_with("*:30080/TCP at no address of this node (NodePort of default/web"), "{first}");
+    assert!(first.contains("But 10.1.0.1:8080 refused clients of 192.0.2.5:30080/TCP"), "{first}");
+}
+
+#[test]
+fn a_backend_that_refuses_clients_of_one_address_fails_at_each_that_leads_to_it() {
+    let served = serve_refused();
     let all = rows(&served, "/frontends?service=default/web", "frontends");
     let fails = |kind: &str| {
         let row = all.iter().find(|row| row["type"] == kind).unwrap();

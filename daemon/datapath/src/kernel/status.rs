@@ -2,7 +2,7 @@
 
 use holdfast_core::keys::Family;
 use holdfast_core::maps::Maps;
-use holdfast_status::datapath::{BackendRefusals, Status};
+use holdfast_status::datapath::{KeptFailures, Status};
 use libbpf_rs::MapHandle;
 
 use super::KernelMaps;
@@ -66,7 +66,7 @@ impl KernelMaps {
             hooks_restored: attached.map_or(0, |it| it.put_back),
             grace_failure: self.grace.failure(),
             stale_sockets: self.stale.as_ref().map(super::stale::StaleSweep::progress),
-            kept_failures: BackendRefusals::new(),
+            kept_failures: KeptFailures::default(),
             refused_connects: self
                 .refused_connects
                 .as_ref()

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a refusal is recent for [`REFUSAL_SECONDS`]. After that it counts until the backend is known to have
 //! answered a later client, or for [`REFUSED_SECONDS_MAX`]: a fault that nobody meets any more is not mended by that.
-//! While no client has dialled the service since, the daemon keeps it longer.
+//! While no client has dialled the service since, the daemon keeps it longer. The same is true of a silence.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -44,6 +44,19 @@ pub type BackendEndpoint = (SocketAddr, Transport);
 /// When the last connection began that a backend answered, on the programs' clock.
 pub type BackendAnswers = BTreeMap<BackendEndpoint, u32>;
 
+/// Failures that the datapath has forgotten, by what clients met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptFailures {
+    pub refusals: BackendRefusals,
+    pub silences: BackendRefusals,
+}
+
+impl KeptFailures {
+    pub fn is_empty(&self) -> bool {
+        self.refusals.is_empty() && self.silences.is_empty()
+    }
+}
+
 /// What refused connects of this node's own sockets show.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RefusedConnects {
@@ -78,16 +91,23 @@ impl Status {
                 *latest = (*seen).max(*latest);
             }
         }
-        for (refusal, seen) in &self.kept_failures {
+        for (refusal, seen) in &self.kept_failures.refusals {
             refusals.entry(*refusal).or_insert(*seen);
         }
         refusals
     }
 
+    /// The backends that answer no client from outside.
+    pub fn silent_backends(&self) -> BackendRefusals {
+        let mut silences = self.kept_failures.silences.clone();
+        silences.extend(self.flows.iter().flat_map(|flows| &flows.sweep.silent_backends));
+        silences
+    }
+
     /// Each failure of a backend, what its clients met, and the time of the last one by the datapath's clock.
     pub fn backend_failures(&self) -> impl Iterator<Item = (BackendRefusal, &'static str, u32)> {
         let refused = self.backend_refusals().into_iter().map(|(it, seen)| (it, "refused clients", seen));
-        let silent = self.flows.iter().flat_map(|flows| flows.sweep.silent_backends.clone());
+        let silent = self.silent_backends().into_iter();
         refused.chain(silent.map(|(it, seen)| (it, "answered no client", seen)))
     }
 

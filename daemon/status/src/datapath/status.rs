@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use super::backend_refusals::{BackendRefusals, RefusedConnects};
+use super::backend_refusals::{KeptFailures, RefusedConnects};
 use super::flows::{FlowSample, FlowSweepProgress};
 use super::packets::PacketStatus;
 use crate::rfc3339::Millis;
@@ -58,8 +58,8 @@ pub struct Status {
     pub stale_sockets: Option<SocketSweepProgress>,
     /// Which backends refused clients of this node's sockets.
     pub refused_connects: RefusedConnects,
-    /// Older refusals, of services that no client has dialled since.
-    pub kept_failures: BackendRefusals,
+    /// Older failures, of services that no client has dialled since.
+    pub kept_failures: KeptFailures,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,
     /// When this was read, on the node's clock.

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::datapath::{BackendRefusals, Status};
+use crate::datapath::{KeptFailures, Status};
 use holdfast_core::words;
 
 use super::devices::DeviceDecision;
@@ -41,8 +41,8 @@ impl DatapathView {
         Self { devices, ..self }
     }
 
-    /// The same view with older refusals that still count.
-    pub fn with_kept_failures(&self, kept: &BackendRefusals) -> Self {
+    /// The same view with older failures that still count.
+    pub fn with_kept_failures(&self, kept: &KeptFailures) -> Self {
         let status = self.status.clone().map(|status| Status { kept_failures: kept.clone(), ..status });
         Self { status, devices: Arc::clone(&self.devices) }
     }

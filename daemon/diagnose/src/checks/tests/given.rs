@@ -15,8 +15,8 @@ use holdfast_core::time::ClockReading;
 use holdfast_knowledge::{ClusterEvent, Knowledge, Severity};
 use holdfast_objects::{Defaulting, Provenance, from_value, parse_service, parse_slice};
 use holdfast_status::datapath::{
-    Arrival, Denial, DeviceStatus, DsrTransports, FastPathState, ForeignPrograms, MapSizes, PacketStatus,
-    PacketSwitches, Refusal, XdpState, XdpUse,
+    Arrival, Denial, DeviceStatus, DsrTransports, FastPathState, ForeignPrograms, KeptFailures, MapSizes,
+    PacketStatus, PacketSwitches, Refusal, XdpState, XdpUse,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -144,6 +144,8 @@ struct OwnGiven {
     refused_processes: Vec<(SocketAddr, u64, i64)>,
     /// What clients dialled, the backend that refused them, and the age in seconds.
     refused_clients: Vec<(SocketAddr, SocketAddr, u32)>,
+    /// What clients dialled, the backend that did not answer them, and the age in seconds.
+    silent_clients: Vec<(SocketAddr, SocketAddr, u32)>,
     /// Backends with a health check of holdfast: whether each gets clients, the last result, and its error.
     checks: Vec<(SocketAddr, bool, String, Option<String>)>,
     /// Health check ports that are not open: the service, the port's address, and why.
@@ -634,7 +636,10 @@ impl OwnGiven {
                 .into_iter()
                 .collect(),
             hooks_restored: self.hooks_put_back,
-            kept_failures: self.refused_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
+            kept_failures: KeptFailures {
+                refusals: self.refused_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
+                silences: self.silent_clients.iter().map(|it| client_refusal(it, status.now)).collect(),
+            },
             frontends: [14, 14],
             limits: if self.full { few } else { status.limits },
             packets: status.packets.map(|packets| {
