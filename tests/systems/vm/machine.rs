@@ -24,6 +24,10 @@ const CONSOLE_LINES: usize = 40;
 /// Buffered lines between the machine and a slow terminal.
 const LINES_WAITING_MAX: usize = 1024;
 
+/// An emulated processor may execute an instruction that the kernel is just replacing, which the kernel does while it
+/// boots, and panics then: one boot of ten with Linux 7.3.
+const BOOTS_MAX: usize = 3;
+
 /// A panic ends the machine and the run. Mitigations and memory initialisation only cost time here.
 const LINE: &str = "panic=-1 oops=panic loglevel=4 mitigations=off init_on_alloc=0";
 
@@ -50,7 +54,8 @@ pub(crate) struct Build<'a> {
     pub(crate) append: &'a str,
 }
 
-/// Boots, prints each line of the script, and returns its exit code.
+/// Boots, prints each line of the script, and returns its exit code. A guest that ends before its script begins is
+/// booted again.
 pub(crate) fn run(
     store: &Store,
     kernel: &Kernel,
@@ -59,22 +64,76 @@ pub(crate) fn run(
     tell: &mut dyn FnMut(&str),
 ) -> Result<u8, Failure> {
     let initrd = &guest::build(store, kernel, errand)?;
-    let console = initrd.with_extension("console");
-    let mut command = emulator(store, build)?;
-    command.arg("-serial").arg(format!("file:{}", console.display()));
-    add_output(&mut command, store.architecture().hardware().adapter);
-    command.arg("-kernel").arg(&kernel.image).arg("-initrd").arg(initrd);
-    let mut machine = start(command)?;
-    let until = Instant::now() + build.deadline;
-    let code = machine.stdout.take().and_then(|port| follow(port, &errand.mark, until, tell));
-    let in_time = Instant::now() < until;
-    machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
-    let said = fs::read(&console).unwrap_or_default();
-    for path in [initrd, &console] {
-        fs::remove_file(path).map_err(at("remove", path))?;
+    let boot =
+        Boot { store, kernel, initrd, build, mark: &errand.mark, until: Instant::now() + build.deadline };
+    let mut boots = 1;
+    let ending = loop {
+        let ending = boot.follow(tell)?;
+        if !ending.is_early() || boots == BOOTS_MAX {
+            break ending;
+        }
+        boots += 1;
+        tell("the guest ended before its script began, and boots again; its console ended so:");
+        ending.console.lines().for_each(&mut *tell);
+    };
+    fs::remove_file(initrd).map_err(at("remove", initrd))?;
+    let why = if ending.is_in_time { "it ended" } else { "time was up" };
+    ending.code.ok_or(Failure::NoResult { why, console: ending.console })
+}
+
+/// What a machine boots, and until when it may run.
+struct Boot<'a> {
+    store: &'a Store,
+    kernel: &'a Kernel,
+    initrd: &'a Path,
+    build: &'a Build<'a>,
+    mark: &'a str,
+    until: Instant,
+}
+
+/// How a machine ended.
+struct Ending {
+    /// The script's exit code, if the guest gave one.
+    code: Option<u8>,
+    /// Whether a line of the script came.
+    was_heard: bool,
+    is_in_time: bool,
+    /// The last lines of the kernel.
+    console: String,
+}
+
+impl Ending {
+    fn is_early(&self) -> bool {
+        self.code.is_none() && !self.was_heard && self.is_in_time
     }
-    let why = if in_time { "it ended" } else { "time was up" };
-    code.ok_or_else(|| Failure::NoResult { why, console: tail(&said) })
+}
+
+impl Boot<'_> {
+    /// Boots once, and prints each line of the script.
+    fn follow(&self, tell: &mut dyn FnMut(&str)) -> Result<Ending, Failure> {
+        let console = self.initrd.with_extension("console");
+        let mut machine = start(self.command(&console)?)?;
+        let mut was_heard = false;
+        let mut hear = |line: &str| {
+            was_heard = true;
+            tell(line);
+        };
+        let port = machine.stdout.take();
+        let code = port.and_then(|port| follow(port, self.mark, self.until, &mut hear));
+        let is_in_time = Instant::now() < self.until;
+        machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
+        let said = fs::read(&console).unwrap_or_default();
+        fs::remove_file(&console).map_err(at("remove", &console))?;
+        Ok(Ending { code, was_heard, is_in_time, console: tail(&said) })
+    }
+
+    fn command(&self, console: &Path) -> Result<Command, Failure> {
+        let mut command = emulator(self.store, self.build)?;
+        command.arg("-serial").arg(format!("file:{}", console.display()));
+        add_output(&mut command, self.store.architecture().hardware().adapter);
+        command.arg("-kernel").arg(&self.kernel.image).arg("-initrd").arg(self.initrd);
+        Ok(command)
+    }
 }
 
 /// The second serial port.
