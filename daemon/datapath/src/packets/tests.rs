@@ -25,6 +25,7 @@ mod near;
 mod network;
 mod networks;
 mod node;
+mod one_sided;
 mod past;
 mod ports;
 mod room;
