@@ -5,6 +5,7 @@
 #   scripts/matrix.sh          in all of them
 #   scripts/matrix.sh 6.1      in one
 #   scripts/matrix.sh rules    the rules of packets, which each kernel that loads the programs has alike, in the oldest
+#   scripts/matrix.sh rules-2  one of three shares of them
 #   scripts/matrix.sh arm64 [6.1]   in kernels of arm64, a test for each program, hook and format; compiling needs root
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,8 +27,12 @@ status=0
 run() {
 	"$target/debug/vm" --architecture "$architecture" "$@" -- "${programs[@]}" 2>&1 | tee -a "$log" || status=$?
 }
-[[ ${1:-} == rules ]] || run matrix --page docs/kernels.md "${@/#/--kernel=}"
-[[ $architecture${1:-rules} != amd64rules ]] || run rules
+case $architecture${1:-} in
+*rules) run rules ;;
+*rules-*) run rules --share "${1#rules-}" ;;
+*) run matrix --page docs/kernels.md "${@/#/--kernel=}" ;;
+esac
+[[ $architecture${1:-} != amd64 ]] || run rules
 sum() {
 	awk -v word="$1" '
 		/^kernel [^:]*: / { for (i = 2; i <= NF; i++) if ($i ~ "^" word) n += $(i - 1) }

@@ -82,6 +82,9 @@ enum Order {
     },
     /// Run the rules of packets in the oldest kernel: they are the same in each that loads the programs.
     Rules {
+        /// Shares of the rules, by their numbers from 1; all of them if none is named.
+        #[arg(long = "share")]
+        shares: Vec<usize>,
         #[arg(required = true, last = true)]
         programs: Vec<PathBuf>,
     },
@@ -130,7 +133,7 @@ fn obey(store: &Store, order: Order) -> Result<u8, Failure> {
             let build = Build { memory_mib, disk, second, deadline, slower, append: &append };
             machine::run(store, &store.kernel(&series)?, &errand, &build, &mut say)
         }
-        Order::Rules { programs } => Ok(u8::from(!matrix::rules(store, &programs)?)),
+        Order::Rules { shares, programs } => Ok(u8::from(!matrix::rules(store, &shares, &programs)?)),
         Order::Matrix { page, kernels, programs } => {
             let done = matrix::run(store, &page, &kernels, &programs)?;
             Ok(u8::from(!done))
