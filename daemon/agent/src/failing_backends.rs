@@ -34,9 +34,14 @@ pub async fn run(readings: Readings, kept: watch::Sender<Arc<KeptFailures>>) {
         let view = Arc::clone(&datapath.borrow_and_update());
         let Some(status) = view.status() else { continue };
         let snapshot = readings.snapshot();
-        let counts = readings.port_counts();
-        let now_kept = older
-            .update(status, &snapshot, |port| counts.as_ref().map(|counts| counts.read_port(port).connects));
+        let (counts, flows) = (readings.port_counts(), readings.flow_table());
+        let count = |port| counts.as_ref().map(|counts| counts.read_port(port).connects);
+        let watch = |backends| {
+            if let Some(flows) = &flows {
+                flows.watch_answers(backends);
+            }
+        };
+        let now_kept = older.update(status, &snapshot, count, watch);
         if **kept.borrow() != now_kept {
             kept.send_replace(Arc::new(now_kept));
         }

@@ -453,6 +453,7 @@ pub(super) mod tests {
             fullest,
             backend_refusals: refusing,
             silent_backends: Default::default(),
+            unanswered: Default::default(),
             answers: Default::default(),
             failure,
             reserved_ports_failure: kept_free_failure,

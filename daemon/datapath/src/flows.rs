@@ -22,12 +22,13 @@ mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::op::PortIndex;
-use holdfast_status::datapath::{EncapDirection, Flow, FlowSweepProgress, SeenFlags, Stage};
+use holdfast_status::datapath::{BackendEndpoint, EncapDirection, Flow, FlowSweepProgress, SeenFlags, Stage};
 use holdfast_status::rfc3339::Millis;
 use libbpf_rs::{MapCore, MapHandle};
 use nix::time::{ClockId, clock_gettime};
@@ -112,6 +113,8 @@ struct FlowMaps {
     shares: FlowCounts,
     // The count of begun flows before the last pass, if that pass found no flow.
     idle_since: AtomicU64,
+    // Backends whose answers the sweep looks for, besides those that it knows to fail.
+    watched: Mutex<BTreeSet<BackendEndpoint>>,
     clock: fn() -> u32,
 }
 
@@ -133,6 +136,7 @@ impl FlowTable {
             counts: copy(Map::PacketCounts)?,
             shares: FlowCounts::new(maps)?,
             idle_since: AtomicU64::new(NOT_IDLE),
+            watched: Mutex::default(),
             clock,
         })))
     }
@@ -146,6 +150,16 @@ impl FlowTable {
     fn is_idle(&self) -> bool {
         let since = self.0.idle_since.load(Ordering::Relaxed);
         since != NOT_IDLE && since == self.begun_count()
+    }
+
+    /// Has the next passes look for answers of these backends too, which failed clients long ago.
+    pub fn watch_answers(&self, backends: BTreeSet<BackendEndpoint>) {
+        *self.lock_watched() = backends;
+    }
+
+    fn lock_watched(&self) -> MutexGuard<'_, BTreeSet<BackendEndpoint>> {
+        // No update can panic half-way, so the set is whole.
+        self.0.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How many flows have begun, by the programs' count.

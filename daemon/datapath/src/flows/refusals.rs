@@ -8,15 +8,20 @@ use std::collections::BTreeMap;
 
 use holdfast_core::op::QuotaId;
 use holdfast_status::datapath::{
-    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, REFUSAL_SECONDS, REFUSED_SECONDS_MAX,
+    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, FlowSweepProgress, REFUSAL_SECONDS,
+    REFUSED_SECONDS_MAX,
 };
 
+use super::lifetime::is_encapsulated;
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
 
 /// How many refusals are kept; the checks that follow have their own limit. A tenant can cause any number of refusals,
 /// most for services without checks.
 pub(super) const REFUSALS_MAX: usize = 256;
+
+/// Seconds after a client's packet in which an answer may still be on its way.
+const ANSWER_SECONDS: u32 = 1;
 
 /// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
@@ -63,6 +68,19 @@ pub(super) fn record_answer(it: &types::flow, answers: &mut BackendAnswers) {
     let backend = flow_backend(it).map(|it| it.backend());
     if let Some(latest) = backend.and_then(|backend| answers.get_mut(&backend)) {
         *latest = it.began.max(*latest);
+    }
+}
+
+/// Notes a client of such a backend that has no answer, nor a refusal, after [`ANSWER_SECONDS`].
+pub(super) fn record_unanswered(it: &types::flow, now: u32, swept: &mut FlowSweepProgress) {
+    let is_late = now.saturating_sub(it.seen) >= ANSWER_SECONDS;
+    if swept.answers.is_empty() || !is_late || is_answered(it) || is_refused(it) || is_encapsulated(it) {
+        return;
+    }
+    let backend = flow_backend(it).map(|it| it.backend()).filter(|it| swept.answers.contains_key(it));
+    if let Some(backend) = backend {
+        let latest = swept.unanswered.entry(backend).or_default();
+        *latest = it.seen.max(*latest);
     }
 }
 
@@ -212,6 +230,32 @@ mod tests {
             assert_eq!(answers.values().copied().collect::<Vec<_>>(), [expected], "{rule}: it stays");
             watch_answers([].into_iter(), &mut answers);
             assert!(answers.is_empty(), "{rule}");
+        }
+    }
+
+    #[test]
+    fn a_client_without_an_answer_is_noted_for_a_backend_that_failed_others() {
+        let [syn, rst, encap] =
+            [flow_flag::FLOW_SYN_SEEN.0, flow_flag::FLOW_RST_SEEN.0, flow_flag::FLOW_ENCAP.0];
+        let of_client = |flags: u32| types::flow {
+            client_flags: u8::try_from(flags).unwrap(),
+            ..flow(Transport::Tcp, false, 0, NOW - 1, 1)
+        };
+        let backend: BackendEndpoint = ("10.1.0.1:8080".parse().unwrap(), Transport::Tcp);
+        for (rule, it, expected) in [
+            ("no answer", of_client(syn), Some(NOW - 1)),
+            ("of another port", flow(Transport::Udp, false, 0, NOW - 1, 1), None),
+            ("it may be on its way", types::flow { seen: NOW, ..of_client(syn) }, None),
+            ("a refusal", flow(Transport::Tcp, false, rst, NOW - 1, 1), None),
+            ("an answer", flow(Transport::Tcp, true, syn, NOW - 1, 1), None),
+            ("answers go another way", of_client(syn | encap), None),
+        ] {
+            let mut swept = FlowSweepProgress::default();
+            record_unanswered(&it, NOW, &mut swept);
+            assert!(swept.unanswered.is_empty(), "{rule}: the backend has failed nobody");
+            watch_answers([backend].into_iter(), &mut swept.answers);
+            record_unanswered(&it, NOW, &mut swept);
+            assert_eq!(swept.unanswered.get(&backend).copied(), expected, "{rule}");
         }
     }
 

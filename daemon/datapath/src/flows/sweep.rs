@@ -145,8 +145,14 @@ impl FlowSweep {
             return false;
         }
         let refused = self.swept.backend_refusals.keys().map(BackendRefusal::backend);
-        let refused = refused.chain(self.refused_locally.iter().copied());
-        refusals::watch_answers(refused, &mut self.swept.answers);
+        let silent = self.swept.silent_backends.keys().map(BackendRefusal::backend);
+        let known = refused.chain(silent).chain(self.refused_locally.iter().copied());
+        refusals::watch_answers(
+            known.chain(self.table.lock_watched().iter().copied()),
+            &mut self.swept.answers,
+        );
+        let Self { swept: FlowSweepProgress { answers, unanswered, .. }, .. } = self;
+        unanswered.retain(|backend, _| answers.contains_key(backend));
         (self.begun, self.found) = (self.table.begun_count(), 0);
         true
     }
@@ -169,6 +175,7 @@ impl FlowSweep {
                 adopting.add_flow(&flow);
             }
             refusals::record_answer(&flow, &mut self.swept.answers);
+            refusals::record_unanswered(&flow, now, &mut self.swept);
             if !is_expired(&flow, now, EXPIRY_MARGIN) {
                 refusals::record_refusal(&flow, now, &mut self.swept.backend_refusals);
                 self.silences.record_flow(&flow, now, self.swept.passes);

@@ -324,6 +324,10 @@ pub(super) fn check_lag(case: &Case<'_>) -> Judgement {
     }
 }
 
+/// What serves clients that are not on this host.
+pub(super) const OF_ANOTHER_HOST: &str =
+    "If clients are elsewhere, let the backend listen at an address of the node, and name that one.";
+
 /// The programs give a packet the backend's address before the kernel routes it, and the kernel routes none from a
 /// device to the loopback.
 pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {
@@ -340,9 +344,7 @@ pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {
          packets that come by a device and go to the loopback{unless}.",
         join_names(&looped)
     ))
-    .remedy(Remedy::safe(
-        "If clients are elsewhere, let the backend listen at an address of the node, and name that one.",
-    ))
+    .remedy(Remedy::safe(OF_ANOTHER_HOST))
 }
 
 pub(super) fn check_duplicates(case: &Case<'_>) -> Judgement {

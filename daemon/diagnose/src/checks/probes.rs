@@ -14,6 +14,7 @@ use serde_json::json;
 use super::backend_failures::{
     describe_harm, describe_probes, gets_clients, interpret_failures, judge_unused,
 };
+use super::endpoints::OF_ANOTHER_HOST;
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
@@ -119,13 +120,23 @@ pub(super) fn check_client_failures(case: &Case<'_>) -> Judgement {
     let Some((backend, sentence)) = failing.iter().find(|(backend, _)| !failed.contains(backend)) else {
         return Judgement::ok("No backend that answers this host has failed a client lately.");
     };
-    let answers = match tried.iter().any(|it| it.to == *backend) {
-        true => " It answers this host now: it was mended since, or these clients reach it another way.",
-        false => "",
+    let is_local = backend.ip().is_loopback();
+    let answers = match (tried.iter().any(|it| it.to == *backend), is_local) {
+        (true, true) => {
+            " It answers this host, and clients in pods and outside do not reach it: it is at this host's own loopback."
+        }
+        (true, false) => {
+            " It answers this host now: it was mended since, or these clients reach it another way."
+        }
+        (false, _) => "",
     };
-    Judgement::warning(format!("{sentence}.{answers}")).remedy(Remedy::safe(
-        "Dial the service from where such a client is, a pod or a machine outside, and diagnose it again.",
-    ))
+    let remedy = match is_local {
+        true => OF_ANOTHER_HOST,
+        false => {
+            "Dial the service from where such a client is, a pod or a machine outside, and diagnose it again."
+        }
+    };
+    Judgement::warning(format!("{sentence}.{answers}")).remedy(Remedy::safe(remedy))
 }
 
 /// Judges frontends or backends that were not dialled.

@@ -41,7 +41,8 @@ pub type BackendRefusals = BTreeMap<BackendRefusal, u32>;
 
 pub type BackendEndpoint = (SocketAddr, Transport);
 
-/// When the last connection began that a backend answered, on the programs' clock.
+/// A second on the programs' clock for each backend: when the last connection began that it answered, or when the last
+/// packet came that it did not.
 pub type BackendAnswers = BTreeMap<BackendEndpoint, u32>;
 
 /// Failures that the datapath has forgotten, by what clients met.

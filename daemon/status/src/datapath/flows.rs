@@ -191,8 +191,10 @@ pub struct FlowSweepProgress {
     pub backend_refusals: BackendRefusals,
     /// Which backends have answered no client from outside, by the last pass.
     pub silent_backends: BackendRefusals,
-    /// Answers of backends that had refused clients, from outside or of this node, by the last pass.
+    /// Answers of backends that had failed clients, from outside or of this node, by the last pass.
     pub answers: BackendAnswers,
+    /// The last packets of clients from outside that such a backend has not answered.
+    pub unanswered: BackendAnswers,
     /// Why some expired flows stay; `None`: the last pass met no error.
     pub failure: Option<String>,
     /// Why the ports of other proxies are unknown; `None`: they are known.

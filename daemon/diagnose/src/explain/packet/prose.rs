@@ -138,7 +138,10 @@ pub(super) fn describe_client(from: IpAddr, class: ClientClass, transport: Trans
             )
         }
         ClientClass::Outside => {
-            format!("{from} is outside: neither this node's address nor that of an endpoint on it.")
+            format!(
+                "{from} counts as outside: it is neither this node's address nor that of an endpoint on it. A pod of this \
+                 node without an endpoint is served at its sockets."
+            )
         }
         ClientClass::Pod => format!(
             "{from} is an endpoint on this node: its sockets are served where they dial, unless they are left to packets; \
