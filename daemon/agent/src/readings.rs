@@ -153,7 +153,7 @@ pub struct Readings {
     pub closed_listeners: watch::Receiver<Vec<String>>,
     /// Processes of this node that listen at node ports.
     pub node_port_listeners: watch::Receiver<NodePortListeners>,
-    /// Failures that the datapath has forgotten. No client has dialled their services since.
+    /// Failures that the datapath has forgotten, and no client has shown to be over.
     pub kept_failures: watch::Receiver<Arc<KeptFailures>>,
     pub drains: watch::Receiver<drains::DrainsWrite>,
     /// The ports of kube-proxy that cannot be opened, and why.
@@ -180,7 +180,7 @@ impl Readings {
         self.drains.borrow().problem().map(ToOwned::to_owned)
     }
 
-    /// The datapath's state, with the older failures of services that no client has dialled since.
+    /// The datapath's state, with the older failures that no client has shown to be over.
     pub fn datapath(&self) -> Arc<DatapathView> {
         let now = Arc::clone(&self.datapath.borrow());
         let kept = Arc::clone(&self.kept_failures.borrow());

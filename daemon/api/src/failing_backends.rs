@@ -33,8 +33,7 @@ words! {
     }
 }
 
-/// A backend that has failed clients within five minutes, or before that if nobody has dialled the port since, and is
-/// not known to have answered a later one.
+/// A backend that has failed clients, and that no later client has shown to work.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FailingBackend")]
 pub(super) struct FailingBackendRow {

@@ -6,7 +6,7 @@
 //! distribution's kernel boots under it, and emulation boots in seconds.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -73,8 +73,9 @@ pub(crate) fn run(
             break ending;
         }
         boots += 1;
-        tell("the guest ended before its script began, and boots again; its console ended so:");
-        ending.console.lines().for_each(&mut *tell);
+        let notice = "the guest ended before its script began, and boots again; its console ended so:";
+        // Shown even where the lines of a script are shown only if something failed.
+        let _ = writeln!(std::io::stderr(), "{notice}\n{}", ending.console);
     };
     fs::remove_file(initrd).map_err(at("remove", initrd))?;
     let why = if ending.is_in_time { "it ended" } else { "time was up" };

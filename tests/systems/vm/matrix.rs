@@ -144,6 +144,10 @@ struct Payload<'a> {
 pub(crate) fn rules(store: &Store, shares: &[usize], programs: &[PathBuf]) -> Result<bool, Failure> {
     let payload = Payload::prepare(store, programs)?;
     let Some(oldest) = store.architecture().series().first() else { return Ok(false) };
+    if let Some(unknown) = shares.iter().find(|share| !(1..=RULES.len()).contains(share)) {
+        say(&format!("rules: 0 passed, 1 failed: there is no share {unknown} of {}", RULES.len()));
+        return Ok(false);
+    }
     let is_chosen = |share: usize| shares.is_empty() || shares.contains(&share);
     let chosen = (1..).zip(RULES).filter(|(share, _)| is_chosen(*share));
     let failed: u32 =
@@ -329,6 +333,13 @@ mod tests {
             skipped(&RULES_OF_MANY)
         );
         assert!(payload.rules(RULES[1]).ends_with(&rules), "{}", payload.rules(RULES[1]));
+    }
+
+    #[test]
+    fn each_share_of_the_rules_has_its_turn_in_the_suite() {
+        let parts = include_str!("../../parts.toml");
+        let is_a_turn = |share: usize| parts.contains(&format!("\"rules-{share}\""));
+        assert!((1..=RULES.len()).all(is_a_turn) && !is_a_turn(RULES.len() + 1));
     }
 
     #[test]

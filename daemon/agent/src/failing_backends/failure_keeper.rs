@@ -1,14 +1,16 @@
-//! Refusals and silences that the datapath has forgotten, while no client has dialled their service since.
+//! Refusals and silences that the datapath has forgotten, while no client has shown that they are over.
 //!
-//! Invariant: a failure is kept until the backend has answered a client from outside, or until a client has dialled the
-//! port again, and for as long as the datapath may need to tell how that went. A client from outside without an answer
-//! ends nothing. So a backend that serves clients is not called failing for long, and one that no client has dialled is
-//! not called well. No namespace displaces the failures of another that has fewer.
+//! Invariant: a failure is kept until the backend has answered a client from outside, and no longer than its kind may
+//! be. A refusal also ends by dials: once clients have dialled the port so often that one of them met the backend, and
+//! after as long as the datapath may need to tell how that went. A client from outside without an answer ends nothing.
+//! So a backend that serves clients is not called failing for long, and one that no client has dialled is not called
+//! well. No namespace displaces the failures of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 
 use holdfast_core::keys::FrontendKey;
+use holdfast_core::list::Scope;
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::keep_refusal;
@@ -19,28 +21,51 @@ use holdfast_status::views::refusals::Owners;
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
-/// Seconds after the first other dial. The datapath may need half a minute to call a backend silent, and a client that
+/// How many dials there are for each backend until one of them has met a certain backend: all others get them by chance
+/// in one case of fifty.
+const DIALS_PER_BACKEND: u64 = 4;
+
+/// Seconds after which a refusal ends in any case. A port with session affinity may send all clients of this node
+/// elsewhere, and shows nothing by dials.
+const REFUSAL_KEPT_SECONDS: u32 = 24 * 3_600;
+
+/// Seconds after which a silence ends in any case. Dials of processes and pods do not end it, because it is not seen
+/// how they go, and a client that a policy keeps out may have been the only one from outside.
+const SILENCE_KEPT_SECONDS: u32 = 3_600;
+
+/// Seconds after that dial. The datapath may need half a minute to call a backend silent, and a client that
 /// gets no answer sends again for longer than that.
 const SETTLING_SECONDS: u32 = 120;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct FailureKeeper {
     refusals: LastFailures,
     silences: LastFailures,
     ports: KnownPorts,
 }
 
+impl Default for FailureKeeper {
+    fn default() -> Self {
+        let [refusals, silences] = [LastFailures::of_refusals(), LastFailures::of_silences()];
+        Self { refusals, silences, ports: KnownPorts::default() }
+    }
+}
+
 /// The last failure of one kind of each backend, and the dials of its port.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LastFailures {
     seconds: BackendRefusals,
     dials: BTreeMap<BackendRefusal, Dials>,
+    ends_by_dials: bool,
+    kept_seconds: u32,
 }
 
-/// How often a port had been dialled at a failure, and when it was first seen that it was dialled again.
+/// How often a port had been dialled when counting began, and when it was first seen that it was dialled often enough
+/// since.
 #[derive(Clone, Copy, Debug)]
 struct Dials {
     connects: u64,
+    since: u32,
     again_at: Option<u32>,
 }
 
@@ -52,6 +77,8 @@ const READING_SECONDS: u32 = 2;
 struct Evidence {
     /// How often clients have dialled its port; `None`: its service sends it none any more.
     connects: Option<u64>,
+    /// How many backends its port chooses from by chance; `None`: it chooses by the client's address.
+    backends: Option<u64>,
     /// When the last connection from outside began that it answered.
     answered_at: Option<u32>,
     /// The last packet from outside that it did not answer.
@@ -59,32 +86,41 @@ struct Evidence {
 }
 
 impl Dials {
-    /// Forgets dials of a client that got no answer: such a dial does not show that the backend works.
-    fn note_unanswered(&mut self, evidence: &Evidence) {
-        let Evidence { connects, unanswered_at, .. } = *evidence;
-        let is_of_dial =
-            |again_at: u32| unanswered_at.is_some_and(|at| at.saturating_add(READING_SECONDS) >= again_at);
-        if let Some(connects) = connects.filter(|_| self.again_at.is_some_and(is_of_dial)) {
-            *self = Self { connects, again_at: None };
+    const fn counted_from(connects: u64, since: u32) -> Self {
+        Self { connects, since, again_at: None }
+    }
+
+    /// Counts anew after a client that got no answer: the dials before it do not show that the backend works.
+    fn note_unanswered(&mut self, evidence: &Evidence, now: u32) {
+        let is_new = |at: u32| at.saturating_add(READING_SECONDS) >= self.since;
+        if let Some(connects) = evidence.connects.filter(|_| evidence.unanswered_at.is_some_and(is_new)) {
+            *self = Self::counted_from(connects, now);
         }
     }
 
-    /// Whether no client has dialled since, or the datapath may not know yet how that went.
-    fn are_open(&mut self, connects: Option<u64>, now: u32) -> bool {
-        let Some(connects) = connects else { return false };
-        if connects != self.connects {
+    /// Whether no client has met the backend since, or the datapath may not know yet how that went.
+    fn are_open(&mut self, evidence: &Evidence, now: u32) -> bool {
+        let Some(connects) = evidence.connects else { return false };
+        // Counts begin anew with new facts of a port.
+        self.connects = self.connects.min(connects);
+        let Some(backends) = evidence.backends else { return true };
+        let needed = if backends > 1 { backends.saturating_mul(DIALS_PER_BACKEND) } else { 1 };
+        if connects - self.connects >= needed {
             self.again_at.get_or_insert(now);
         }
         self.again_at.is_none_or(|again_at| now.saturating_sub(again_at) < SETTLING_SECONDS)
     }
 }
 
+/// A port, and how many backends it chooses from by chance, if it does.
+type SizedPort = (PortIndex, Option<u64>);
+
 /// The ports of failing backends. They are looked for among all services only when either has changed.
 #[derive(Debug, Default)]
 struct KnownPorts {
     snapshot: Weak<Snapshot>,
     failures: BTreeSet<BackendRefusal>,
-    found: BTreeMap<BackendRefusal, PortIndex>,
+    found: BTreeMap<BackendRefusal, SizedPort>,
 }
 
 impl KnownPorts {
@@ -118,7 +154,8 @@ impl FailureKeeper {
         ports.update(snapshot, known);
         let sweep = status.flows.as_ref().map(|flows| &flows.sweep);
         let find = |it: &BackendRefusal| Evidence {
-            connects: ports.found.get(it).and_then(|port| count(*port)),
+            connects: ports.found.get(it).and_then(|(port, _)| count(*port)),
+            backends: ports.found.get(it).and_then(|(_, backends)| *backends),
             answered_at: sweep.and_then(|sweep| sweep.answers.get(&it.backend())).copied(),
             unanswered_at: sweep.and_then(|sweep| sweep.unanswered.get(&it.backend())).copied(),
         };
@@ -130,6 +167,18 @@ impl FailureKeeper {
 }
 
 impl LastFailures {
+    const fn of_refusals() -> Self {
+        Self::kept_for(REFUSAL_KEPT_SECONDS, true)
+    }
+
+    const fn of_silences() -> Self {
+        Self::kept_for(SILENCE_KEPT_SECONDS, false)
+    }
+
+    const fn kept_for(kept_seconds: u32, ends_by_dials: bool) -> Self {
+        Self { seconds: BackendRefusals::new(), dials: BTreeMap::new(), ends_by_dials, kept_seconds }
+    }
+
     fn keys(&self) -> impl Iterator<Item = &BackendRefusal> {
         self.seconds.keys()
     }
@@ -145,17 +194,19 @@ impl LastFailures {
             let is_burst = now.saturating_sub(*second) <= SAME_BURST_SECONDS;
             if let Some(connects) = find(refusal).connects.filter(|_| is_new || is_burst) {
                 keep_refusal(*refusal, *second, &mut self.seconds);
-                self.dials.insert(*refusal, Dials { connects, again_at: None });
+                self.dials.insert(*refusal, Dials::counted_from(connects, now));
             }
         }
-        let Self { seconds, dials } = self;
+        let Self { seconds, dials, ends_by_dials, kept_seconds } = self;
         dials.retain(|it, dials| {
             let Some(failed_at) = seconds.get(it) else { return false };
             let evidence = find(it);
-            dials.note_unanswered(&evidence);
-            let is_mended = evidence.answered_at.is_some_and(|at| at > *failed_at);
-            let is_open = dials.are_open(evidence.connects, now) && !is_mended;
-            is_open || current.contains_key(it)
+            dials.note_unanswered(&evidence, now);
+            let is_over = evidence.answered_at.is_some_and(|at| at > *failed_at)
+                || now.saturating_sub(*failed_at) > *kept_seconds;
+            let is_served = evidence.connects.is_some();
+            let is_open = if *ends_by_dials { dials.are_open(&evidence, now) } else { is_served };
+            (is_open && !is_over) || current.contains_key(it)
         });
         seconds.retain(|it, _| dials.contains_key(it));
         seconds.iter().filter(|(it, _)| !current.contains_key(*it)).map(|(it, at)| (*it, *at)).collect()
@@ -166,12 +217,16 @@ impl LastFailures {
 fn find_ports(
     snapshot: &Snapshot,
     failures: &BTreeSet<BackendRefusal>,
-) -> BTreeMap<BackendRefusal, PortIndex> {
+) -> BTreeMap<BackendRefusal, SizedPort> {
     let key = |it: &BackendRefusal| FrontendKey::from_socket(it.frontend, it.transport);
     let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(key));
     let port = |it: &BackendRefusal| {
         let (view, frontend) = owners.find_failing_owner(&key(it)?, it.backend)?;
-        Some((*it, view.ports.get(frontend.position?)?.index?))
+        let port = view.ports.get(frontend.position?)?;
+        let is_by_chance = view.facts.as_ref().is_none_or(|facts| facts.affinity_timeout.is_none());
+        let backends = u64::from(port.rows.len(Scope::Cluster));
+        let backends = Some(backends).filter(|backends| is_by_chance || *backends <= 1);
+        Some((*it, (port.index?, backends)))
     };
     failures.iter().filter_map(port).collect()
 }
@@ -197,13 +252,14 @@ mod tests {
         }
     }
 
+    /// Dials of a port with one backend.
     fn dialled(connects: u64) -> Evidence {
-        Evidence { connects: Some(connects), ..Evidence::default() }
+        Evidence { connects: Some(connects), backends: Some(1), ..Evidence::default() }
     }
 
     /// The state after a client was refused as the last of 40, which the datapath forgets.
     fn forgotten() -> LastFailures {
-        let mut last = LastFailures::default();
+        let mut last = LastFailures::of_refusals();
         let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
         for (now, connects) in [(REFUSAL_AT, 20), (REFUSAL_AT + 1, 40), (REFUSAL_AT + 300, 40)] {
             assert!(last.update(|_| dialled(connects), &current, now).is_empty(), "the datapath tells");
@@ -212,7 +268,7 @@ mod tests {
     }
 
     fn kept_at(last: &mut LastFailures, connects: Option<u64>, now: u32) -> usize {
-        last.update(|_| Evidence { connects, ..Evidence::default() }, &BackendRefusals::new(), now).len()
+        last.update(|_| Evidence { connects, ..dialled(0) }, &BackendRefusals::new(), now).len()
     }
 
     fn kept(last: &mut LastFailures, connects: Option<u64>) -> usize {
@@ -231,6 +287,50 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_counts_until_so_many_have_dialled_that_one_met_the_backend() {
+        for (backends, connects, expected) in
+            [(Some(1), 41, 0), (Some(2), 47, 1), (Some(2), 48, 0), (Some(100), 439, 1), (None, 9_000, 1)]
+        {
+            let (mut last, evidence) = (forgotten(), Evidence { backends, ..dialled(connects) });
+            let mut keep = |now| last.update(|_| evidence, &BackendRefusals::new(), now).len();
+            let dialled_at = REFUSAL_AT + 5_000;
+            let kept = [keep(dialled_at), keep(dialled_at + SETTLING_SECONDS)];
+            assert_eq!(kept, [1, expected], "{connects} of {backends:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_without_an_answer_makes_the_dials_before_it_count_for_nothing() {
+        let mut last = forgotten();
+        let mut keep = |connects, unanswered_at, now| {
+            let evidence = Evidence { backends: Some(2), unanswered_at, ..dialled(connects) };
+            last.update(|_| evidence, &BackendRefusals::new(), now).len()
+        };
+        let hung_at = REFUSAL_AT + 5_000;
+        assert_eq!(keep(43, Some(hung_at), hung_at + 5), 1, "one of three dials hangs");
+        let later = [(50, hung_at + 4_000), (50, hung_at + 5_000), (51, hung_at + 6_000)];
+        assert_eq!(later.map(|(connects, now)| keep(connects, Some(hung_at), now)), [1, 1, 1]);
+        assert_eq!(keep(51, Some(hung_at), hung_at + 6_000 + SETTLING_SECONDS), 0);
+    }
+
+    #[test]
+    fn a_refusal_ends_after_a_day() {
+        for (seconds, expected) in [(REFUSAL_KEPT_SECONDS, 1), (REFUSAL_KEPT_SECONDS + 1, 0)] {
+            assert_eq!(kept_at(&mut forgotten(), Some(40), REFUSAL_AT + seconds), expected, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn counts_that_begin_anew_end_no_refusal() {
+        let mut last = forgotten();
+        let again_at = REFUSAL_AT + 5_000;
+        assert_eq!(kept_at(&mut last, Some(0), again_at), 1);
+        assert_eq!(kept_at(&mut last, Some(0), again_at + SETTLING_SECONDS), 1);
+        assert_eq!(kept_at(&mut last, Some(1), again_at + 200), 1);
+        assert_eq!(kept_at(&mut last, Some(1), again_at + 200 + SETTLING_SECONDS), 0);
+    }
+
+    #[test]
     fn a_refusal_of_a_port_that_clients_dial_ends_when_the_datapath_forgets_it() {
         let mut last = forgotten();
         let current: BackendRefusals = [(refusal(), REFUSAL_AT)].into();
@@ -243,12 +343,12 @@ mod tests {
         let mut last = forgotten();
         let dialled_at = REFUSAL_AT + 5_000;
         let mut keep = |connects, unanswered_at, now| {
-            let evidence = Evidence { connects: Some(connects), unanswered_at, ..Evidence::default() };
+            let evidence = Evidence { unanswered_at, ..dialled(connects) };
             let kept = last.update(|_| evidence, &BackendRefusals::new(), now).len();
             (kept, last.dials.get(&refusal()).is_some_and(|dials| dials.again_at.is_some()))
         };
         assert_eq!(keep(41, None, dialled_at + 1), (1, true));
-        assert_eq!(keep(41, Some(REFUSAL_AT), dialled_at + 2), (1, true), "it was before the dial");
+        assert_eq!(keep(41, Some(REFUSAL_AT - 9), dialled_at + 2), (1, true), "it was before the refusal");
         assert_eq!(keep(41, Some(dialled_at), dialled_at + 9), (1, false));
         assert_eq!(keep(41, Some(dialled_at), dialled_at + 9_000), (1, false));
         assert_eq!(keep(42, Some(dialled_at), dialled_at + 9_000), (1, true));
@@ -287,7 +387,7 @@ mod tests {
             let backend = ([10, 1, 0, 3], port).into();
             (BackendRefusal { quota: QuotaId(2), backend, ..refusal() }, REFUSAL_AT)
         };
-        let mut last = LastFailures::default();
+        let mut last = LastFailures::of_refusals();
         last.update(|_| dialled(7), &(1..1_000).map(forged).collect(), REFUSAL_AT);
         let most = last.seconds.len();
         assert!(most < 999, "bounded");
@@ -323,11 +423,18 @@ mod tests {
         assert_eq!(tell(REFUSAL_AT, at(REFUSAL_AT), none(), 1), (0, 0), "the datapath tells");
         assert_eq!(tell(REFUSAL_AT + 400, none(), none(), 1), (1, 0));
         let dialled_at = REFUSAL_AT + 500;
-        assert_eq!(tell(dialled_at, none(), none(), 2), (1, 0), "it may not know yet how that went");
-        assert_eq!(tell(dialled_at + 30, none(), at(dialled_at), 2), (1, 0), "it tells of the silence");
-        assert_eq!(tell(dialled_at + 400, none(), none(), 2), (1, 1), "nobody has dialled since");
+        assert_eq!(tell(dialled_at, none(), none(), 9), (1, 0), "it may not know yet how that went");
+        assert_eq!(tell(dialled_at + 30, none(), at(dialled_at), 9), (1, 0), "it tells of the silence");
+        assert_eq!(tell(dialled_at + 400, none(), none(), 9), (1, 1), "nobody has dialled since");
         let again_at = dialled_at + 500;
-        assert_eq!(tell(again_at, none(), none(), 3), (1, 1));
-        assert_eq!(tell(again_at + SETTLING_SECONDS, none(), none(), 3), (0, 0), "that went well");
+        assert_eq!(tell(again_at, none(), none(), 16), (1, 1), "the other backend may have had these seven");
+        assert_eq!(tell(again_at + SETTLING_SECONDS, none(), none(), 17), (1, 1));
+        assert_eq!(tell(again_at + 2 * SETTLING_SECONDS, none(), none(), 17), (0, 1), "that went well");
+        assert_eq!(
+            tell(dialled_at + SILENCE_KEPT_SECONDS, none(), none(), 99),
+            (0, 1),
+            "dials show no answer"
+        );
+        assert_eq!(tell(dialled_at + SILENCE_KEPT_SECONDS + 1, none(), none(), 99), (0, 0));
     }
 }

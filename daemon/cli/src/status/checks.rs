@@ -45,7 +45,7 @@ impl FailingBackend {
     pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, frontend, protocol, how, at } = self;
         let failure = match how.as_str() {
-            "silent" => format!("answers no client of {frontend}/{protocol}"),
+            "silent" => format!("answered no client of {frontend}/{protocol}"),
             how => format!("{how} clients of {frontend}/{protocol}"),
         };
         let last =

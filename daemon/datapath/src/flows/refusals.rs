@@ -12,7 +12,7 @@ use holdfast_status::datapath::{
     REFUSED_SECONDS_MAX,
 };
 
-use super::lifetime::is_encapsulated;
+use super::lifetime::{is_connection_oriented, is_encapsulated};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
 
@@ -26,7 +26,7 @@ const ANSWER_SECONDS: u32 = 1;
 /// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
     let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
-    if !super::lifetime::is_connection_oriented(it) {
+    if !is_connection_oriented(it) {
         return has(flow_flag::FLOW_UNREACHABLE_SEEN);
     }
     let is_opening = u32::from(it.state) == flow_state::FLOW_OPENING.0;
@@ -54,7 +54,7 @@ pub fn keep_refusal(refusal: BackendRefusal, at: u32, refusing: &mut BackendRefu
 /// Whether the backend has agreed to the connection, or replied to the datagram.
 fn is_answered(it: &types::flow) -> bool {
     let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
-    if super::lifetime::is_connection_oriented(it) {
+    if is_connection_oriented(it) {
         return has(flow_flag::FLOW_SYN_SEEN);
     }
     u32::from(it.state) == flow_state::FLOW_OPEN.0 && !has(flow_flag::FLOW_UNREACHABLE_SEEN)
@@ -71,10 +71,12 @@ pub(super) fn record_answer(it: &types::flow, answers: &mut BackendAnswers) {
     }
 }
 
-/// Notes a client of such a backend that has no answer, nor a refusal, after [`ANSWER_SECONDS`].
+/// Notes a client of such a backend that has no answer, nor a refusal, after [`ANSWER_SECONDS`]. Only connections are
+/// owed one.
 pub(super) fn record_unanswered(it: &types::flow, now: u32, swept: &mut FlowSweepProgress) {
     let is_late = now.saturating_sub(it.seen) >= ANSWER_SECONDS;
-    if swept.answers.is_empty() || !is_late || is_answered(it) || is_refused(it) || is_encapsulated(it) {
+    let is_owed = is_connection_oriented(it) && is_late && !is_encapsulated(it);
+    if swept.answers.is_empty() || !is_owed || is_answered(it) || is_refused(it) {
         return;
     }
     let backend = flow_backend(it).map(|it| it.backend()).filter(|it| swept.answers.contains_key(it));
@@ -244,7 +246,6 @@ mod tests {
         let backend: BackendEndpoint = ("10.1.0.1:8080".parse().unwrap(), Transport::Tcp);
         for (rule, it, expected) in [
             ("no answer", of_client(syn), Some(NOW - 1)),
-            ("of another port", flow(Transport::Udp, false, 0, NOW - 1, 1), None),
             ("it may be on its way", types::flow { seen: NOW, ..of_client(syn) }, None),
             ("a refusal", flow(Transport::Tcp, false, rst, NOW - 1, 1), None),
             ("an answer", flow(Transport::Tcp, true, syn, NOW - 1, 1), None),
@@ -257,6 +258,10 @@ mod tests {
             record_unanswered(&it, NOW, &mut swept);
             assert_eq!(swept.unanswered.get(&backend).copied(), expected, "{rule}");
         }
+        let mut swept = FlowSweepProgress::default();
+        watch_answers([(backend.0, Transport::Udp)].into_iter(), &mut swept.answers);
+        record_unanswered(&flow(Transport::Udp, false, 0, NOW - 1, 1), NOW, &mut swept);
+        assert!(swept.unanswered.is_empty(), "a datagram may want no reply");
     }
 
     /// Records refusals of so many backends of a quota, the first of them the oldest.

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
 //! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, nor does a lost
-//! one. It keeps at most [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with
+//! one. An old connection whose client sends nothing but keepalives counts as answered. It keeps at most [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with
 //! their quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,12 @@ fn is_unanswered(it: &types::flow) -> bool {
         && it.seen.saturating_sub(it.began) >= PATIENCE_SECONDS
 }
 
+/// Whether the backend has agreed to the connection, and has answered the client's last data too: an old connection
+/// to a backend that is gone repeats its data.
+fn is_answered(it: &types::flow) -> bool {
+    has(it.backend_flags, flow_flag::FLOW_SYN_SEEN) && it.unacked == 0
+}
+
 impl SilentBackends {
     /// Takes a flow that the sweep meets in a pass. Only TCP opens in a way that a backend has to answer at once.
     pub(super) fn record_flow(&mut self, it: &types::flow, now: u32, pass: u64) {
@@ -51,7 +57,7 @@ impl SilentBackends {
         }
         if is_unanswered(it) {
             self.record_unanswered(it, pass);
-        } else if !self.unanswered.is_empty() && has(it.backend_flags, flow_flag::FLOW_SYN_SEEN) {
+        } else if !self.unanswered.is_empty() && is_answered(it) {
             let Some(of) = flow_backend(it) else { return };
             if let Some(at) = self.answered.get_mut(&(of.backend, of.transport)) {
                 *at = it.seen.max(*at);
@@ -137,6 +143,12 @@ mod tests {
         let answered = flow(9, SYN, "10.1.0.1:8080");
         assert_eq!(silent(&[&[gone], &[gone, answered]]), Vec::<String>::new(), "a client lost packets");
         assert_eq!(silent(&[&[gone], &[answered], &[gone]]), Vec::<String>::new(), "it answered lately");
+        let old = types::flow { unacked: 1, ..answered };
+        assert_eq!(
+            silent(&[&[gone, old], &[gone, old]]),
+            ["10.1.0.1:8080"],
+            "an old connection repeats its data"
+        );
         for (why, it) in [
             ("one packet, which may be forged", flow(0, 0, "10.1.0.1:8080")),
             ("a refusal is an answer", flow(3, RST, "10.1.0.1:8080")),

@@ -58,7 +58,7 @@ pub struct Status {
     pub stale_sockets: Option<SocketSweepProgress>,
     /// Which backends refused clients of this node's sockets.
     pub refused_connects: RefusedConnects,
-    /// Older failures, of services that no client has dialled since.
+    /// Older failures that no client has shown to be over.
     pub kept_failures: KeptFailures,
     /// When this was read, in seconds on the programs' clock.
     pub now: u32,
