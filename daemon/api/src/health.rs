@@ -86,8 +86,8 @@ pub(super) struct Readiness {
     failing_checks: Vec<FailingCheckRow>,
     /// How many more such backends there are.
     failing_checks_omitted: usize,
-    /// Backends that refused clients, or answered none from outside, and that no later client has shown to work, although
-    /// their service sends clients to them; the first ones.
+    /// Backends that refused clients, or answered none from outside, and that no later client has shown to work,
+    /// although their service sends clients to them; the first ones.
     failing_backends: Vec<FailingBackendRow>,
     /// How many more such backends there are.
     failing_backends_omitted: usize,

@@ -20,6 +20,7 @@ use super::evidence::{
     DiagnosisScope, Evidence, ExternalSource, Lease, Lookup, ObservedNode, ObservedService, Pod, Pods, Probe,
 };
 use super::evidence_source::{EvidenceSource, SourceSet};
+use super::explain::may_dial_here;
 use super::finding::{Judgement, REASON_KEY, Remedy};
 use super::limits::PODS_MAX;
 
@@ -88,6 +89,11 @@ impl<'a> Case<'a> {
 
     pub const fn taken_at(&self) -> Timestamp {
         self.evidence.taken
+    }
+
+    /// Whether a process or pod of this node may have this address.
+    pub fn may_dial_here(&self, client: IpAddr) -> bool {
+        may_dial_here(&self.evidence.snapshot, client)
     }
 
     /// When the evidence was gathered, on both clocks. The snapshot may be older, because nothing has changed since.

@@ -33,6 +33,7 @@ mod tests;
 mod views;
 
 pub(super) use backend_failures::describe_idle_failures;
+pub(super) use endpoints::serves_only_this_host;
 pub(super) use views::worst_frontend;
 
 use holdfast_core::words;

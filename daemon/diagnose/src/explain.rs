@@ -51,6 +51,7 @@ use holdfast_status::views::names::NameStatus;
 use holdfast_status::views::refusals::DeniedClient;
 pub use obstacles::NewsObstacles;
 use packet::AttachedDevices;
+pub(crate) use packet::may_dial_here;
 pub use packet::{BackendShare as PacketShare, ClientAddress, Outcome, Packet};
 pub use place::{describe_precedence, format_place};
 use query_match::Subject;

@@ -199,6 +199,10 @@ fn build_service(case: &Case<'_>) -> DiagnosedService {
     }
 }
 
+/// What is said where nothing is wrong, and most clients fail all the same.
+const ONLY_FOR_THIS_HOST: &str = "Nothing is wrong for processes in this host's own network. Its backends are at the \
+                                  loopback, and pods and other machines do not reach them.";
+
 fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict {
     let worst = super::checks::worst_frontend(case);
     let first = answer.headline();
@@ -212,6 +216,7 @@ fn build_verdict(case: &Case<'_>, answer: &DiagnosisResult) -> DiagnosisVerdict 
                 format!("{what}, as far as could be seen{idle}. Not looked at: {unseen}.")
             }
             (_, Some(idle)) => format!("Nothing fails for clients; {idle}."),
+            (_, None) if super::checks::serves_only_this_host(case) => ONLY_FOR_THIS_HOST.to_owned(),
             (_, None) => "Nothing is wrong with this service.".to_owned(),
         }
     };

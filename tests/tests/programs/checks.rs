@@ -144,7 +144,7 @@ fn kernel_a_dead_local_backend_and_a_failed_check_are_findings() {
     let (code, text) = diagnosed(&daemon, &["static/web", "-o", "wide"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.contains("Nothing is wrong with this service.")
+        text.contains("Nothing is wrong for processes in this host's own network.")
             && text.contains("Each of 2 backends answers this host."),
         "{text}"
     );

@@ -23,8 +23,9 @@ const SOON: Duration = Duration::from_secs(30);
 const COMMANDS_MAX: usize = 2;
 
 /// What is untrue of every fault.
-const NEVER: [&str; 12] = [
+const NEVER: [&str; 13] = [
     "Nothing is wrong with this service.",
+    "Nothing is wrong for processes in this host",
     "All is well",
     "all is well",
     "every frontend is served",

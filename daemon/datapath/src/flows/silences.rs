@@ -2,8 +2,8 @@
 //!
 //! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
 //! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, nor does a lost
-//! one. An old connection whose client sends nothing but keepalives counts as answered. It keeps at most [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with
-//! their quotas.
+//! one. An old connection whose client sends nothing but keepalives counts as answered. It keeps at most
+//! [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with their quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 

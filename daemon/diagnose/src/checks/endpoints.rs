@@ -328,6 +328,12 @@ pub(super) fn check_lag(case: &Case<'_>) -> Judgement {
 pub(super) const OF_ANOTHER_HOST: &str =
     "If clients are elsewhere, let the backend listen at an address of the node, and name that one.";
 
+/// Whether all backends are at this host's loopback.
+pub(crate) fn serves_only_this_host(case: &Case<'_>) -> bool {
+    let endpoints = case.endpoints();
+    !endpoints.is_empty() && endpoints.keys().all(IpAddr::is_loopback)
+}
+
 /// The programs give a packet the backend's address before the kernel routes it, and the kernel routes none from a
 /// device to the loopback.
 pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {

@@ -47,6 +47,10 @@ fn judge_lost_client(case: &Case<'_>, lost: &ClientTrace) -> Judgement {
     let is_meant = lost.outcome == Outcome::Dropped
         && case.scope().client.is_some_and(|client| is_kept_out(case, client));
     let judgement = match is_meant {
+        // The ranges keep out packets, and its sockets are served before there is one.
+        true if case.scope().client.is_some_and(|client| case.may_dial_here(client)) => {
+            return Judgement::info(&lost.sentence);
+        }
         true => Judgement::warning(&lost.sentence),
         false => Judgement::error(&lost.sentence),
     };

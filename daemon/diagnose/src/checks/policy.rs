@@ -195,9 +195,16 @@ pub(super) fn check_source_ranges(case: &Case<'_>) -> Judgement {
         );
     }
     if let Some(client) = case.scope().client.filter(|client| is_kept_out(case, *client)) {
+        let ranges = join_names(&facts.source_ranges);
+        if case.may_dial_here(client) {
+            return Judgement::info(format!(
+                "{client} is in none of the source ranges ({ranges}), which keep out packets that come from outside. \
+                 Processes and pods of this node are served at their sockets, and get in."
+            ));
+        }
         return Judgement::warning(format!(
-            "{client} is in none of the source ranges ({}): its packets to the load balancer's addresses are dropped.",
-            join_names(&facts.source_ranges)
+            "{client} is in none of the source ranges ({ranges}): its packets to the load balancer's addresses are \
+             dropped, unless it is a pod of this node."
         ))
         .with("client", client.to_string())
         .remedies(build_admission_remedies(case));

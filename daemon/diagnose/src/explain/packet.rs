@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use super::query_match::{DialTarget, Subject};
 use super::{ReadBack, details, unserved};
+pub(crate) use client::may_dial_here;
 use holdfast_status::schema_types::Code;
 use holdfast_status::views::datapath::DatapathView;
 pub use prose::{ClientAddress, Outcome};

@@ -24,6 +24,11 @@ pub(super) fn is_unplaced_endpoint(snapshot: &Snapshot, address: IpAddr) -> bool
     endpoint_nodes(snapshot, address).any(|node| node.is_none())
 }
 
+/// Whether a process or pod of this node may have this address, so that its sockets may be served where they dial.
+pub(crate) fn may_dial_here(snapshot: &Snapshot, from: IpAddr) -> bool {
+    classify_client(snapshot, from) != ClientClass::Outside || is_unplaced_endpoint(snapshot, from)
+}
+
 /// The node of each endpoint with this address.
 fn endpoint_nodes(snapshot: &Snapshot, address: IpAddr) -> impl Iterator<Item = Option<NodeName<'_>>> {
     let slices = snapshot.services.iter().flat_map(|view| view.slices.iter());
