@@ -314,6 +314,16 @@ mod tests {
     }
 
     #[test]
+    fn dials_of_a_port_with_session_affinity_do_not_meet_a_backend_by_chance() {
+        let affine = WEB.replace("{type: ClusterIP,", "{type: ClusterIP, sessionAffinity: ClientIP,");
+        let backends = [WEB, &affine].map(|manifests| {
+            let found = find_ports(&snapshot_from(manifests), &[refusal()].into());
+            found[&refusal()].1
+        });
+        assert_eq!(backends, [Some(2), None]);
+    }
+
+    #[test]
     fn a_refusal_ends_after_a_day() {
         for (seconds, expected) in [(REFUSAL_KEPT_SECONDS, 1), (REFUSAL_KEPT_SECONDS + 1, 0)] {
             assert_eq!(kept_at(&mut forgotten(), Some(40), REFUSAL_AT + seconds), expected, "{seconds}");

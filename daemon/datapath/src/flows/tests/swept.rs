@@ -77,6 +77,24 @@ fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
     assert_eq!(sweep.part_size(), 1, "nobody is refused any more");
 }
 
+/// Of backends whose failures the daemon keeps.
+#[test]
+fn kernel_the_sweep_notes_answered_and_unanswered_clients_of_watched_backends() {
+    let bed = FlowMaps::new(8);
+    let hung = types::flow { state: OPENING, client_flags: SYN, began: NOW - 2, ..flow(0, TCP, NOW - 1) };
+    let opened = types::flow { state: OPEN, backend_flags: SYN, began: NOW - 3, ..flow(1, TCP, NOW) };
+    [hung, opened].iter().for_each(|it| _ = bed.begin(*it));
+    let [silent, serving] = [hung, opened].map(|it| flow_backend(&it).unwrap().backend());
+    let mut sweep = sweep(&bed);
+    bed.table.watch_answers([silent, serving].into());
+    pass(&mut sweep);
+    assert_eq!(sweep.swept.unanswered, [(silent, NOW - 1)].into());
+    assert_eq!(sweep.swept.answers, [(silent, 0), (serving, NOW - 3)].into());
+    bed.table.watch_answers([].into());
+    pass(&mut sweep);
+    assert!(sweep.swept.unanswered.is_empty() && sweep.swept.answers.is_empty());
+}
+
 #[test]
 fn kernel_an_ended_flow_is_subtracted_from_the_counts() {
     let bed = FlowMaps::new(4);
