@@ -1,4 +1,5 @@
-//! Logs services whose backends fail clients, and keeps failures that the datapath forgets while no client dials again.
+//! Services whose backends fail clients. This task logs them, and keeps failures until a client has shown that they are
+//! over.
 //!
 //! Invariant: one line per service when its first backend fails a client, and one when none does any more. What happens
 //! in between is in `holdfast status`, so no flood of refusals becomes a flood of lines. The journal's own limit shares

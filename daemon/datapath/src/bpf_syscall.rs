@@ -128,7 +128,7 @@ pub(crate) fn object_id(object: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(number)
 }
 
-/// The name of a program's function, of which the kernel keeps fifteen bytes.
+/// The name of a program's function. The kernel keeps fifteen bytes of it.
 pub(crate) fn program_name(program: BorrowedFd<'_>) -> io::Result<String> {
     let info: [u32; PROGRAM_NAME_WORDS.end] = object_info(program)?;
     let name = info.into_iter().skip(PROGRAM_NAME_WORDS.start).flat_map(u32::to_ne_bytes);

@@ -113,7 +113,7 @@ struct FlowMaps {
     shares: FlowCounts,
     // The count of begun flows before the last pass, if that pass found no flow.
     idle_since: AtomicU64,
-    // Backends whose answers the sweep looks for, besides those that it knows to fail.
+    // The sweep looks for answers of these backends too, not only of those that it finds failing.
     watched: Mutex<BTreeSet<BackendEndpoint>>,
     clock: fn() -> u32,
 }
@@ -152,7 +152,7 @@ impl FlowTable {
         since != NOT_IDLE && since == self.begun_count()
     }
 
-    /// Has the next passes look for answers of these backends too, which failed clients long ago.
+    /// Has the next passes look for answers of these backends too, which failed clients of this node or long ago.
     pub fn watch_answers(&self, backends: BTreeSet<BackendEndpoint>) {
         *self.lock_watched() = backends;
     }

@@ -425,13 +425,14 @@ fn find_headline<'a>(
     let first = subjects.first();
     let worst = first.and_then(|subject| worst_frontend(headline_frontends(question, subject)));
     let is_served = worst.is_some_and(|it| it.verdict.serves_clients());
-    let find_failing =
-        |it: &'a Subject| Some((Some(it), failing_backends::failing_frontend(&given.datapath, &it.view)?));
-    let failing = subjects.iter().find_map(find_failing);
-    match failing.filter(|_| is_served && matches!(question, ExplainQuery::Service(_))) {
-        Some((subject, frontend)) => (subject, Some(frontend)),
-        None => (first, worst),
+    if !is_served || !matches!(question, ExplainQuery::Service(_)) {
+        return (first, worst);
     }
+    let find_failing = |it: &'a Subject| {
+        let frontend = failing_backends::failing_frontend(&given.datapath, &it.view)?;
+        Some((Some(it), Some(frontend)))
+    };
+    subjects.iter().find_map(find_failing).unwrap_or((first, worst))
 }
 
 /// The frontends of the first sentence: at an address, only those of the first protocol.

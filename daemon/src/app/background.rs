@@ -93,7 +93,7 @@ impl BackgroundTasks {
     }
 }
 
-/// Where processes at node ports are published, and failures that no client has met again.
+/// Where processes at node ports are published, and failures that no client has shown to be over.
 pub(super) type ObservationSenders = (watch::Sender<NodePortListeners>, watch::Sender<Arc<KeptFailures>>);
 
 /// Starts what watches objects, ports and backends for people.

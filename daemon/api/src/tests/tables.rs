@@ -272,7 +272,7 @@ fn a_long_table_is_whole_and_in_order() {
     assert_eq!(text.lines().count(), 9_001);
 }
 
-/// The tables of a node whose backend refused a client at a node port.
+/// Serves the tables of a node. One of its backends refused a client at a node port.
 fn serve_refused() -> Served {
     serve_with(everything(), |readings| {
         let refusal = holdfast_datapath::BackendRefusal {

@@ -3,7 +3,7 @@
 //! Invariant: it works in slices and rests as [`REST`] says, so its processor time is bounded. It shares nothing with
 //! the engine. A flow that a program ends at the same moment belongs to the program.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use holdfast_status::datapath::{BackendEndpoint, BackendRefusal, REFUSAL_SECONDS};
+use holdfast_status::datapath::{BackendRefusal, REFUSAL_SECONDS};
 
 use super::flow_counts::Recount;
 use super::lifetime::{EXPIRY_MARGIN, is_expired};
@@ -65,8 +65,6 @@ pub(super) struct FlowSweep {
     port_usage: PortUsage,
     recount: Recount,
     silences: SilentBackends,
-    // Backends that refused clients of this node's sockets.
-    pub(super) refused_locally: BTreeSet<BackendEndpoint>,
     orphans: BTreeMap<u32, OrphanRecord>,
     failure: Option<String>,
     // The first pass's result so far; `None`: that pass is over.
@@ -90,7 +88,6 @@ impl FlowSweep {
             port_usage,
             recount,
             silences: SilentBackends::default(),
-            refused_locally: BTreeSet::new(),
             orphans: BTreeMap::new(),
             failure: None,
             adopting,
@@ -146,11 +143,8 @@ impl FlowSweep {
         }
         let refused = self.swept.backend_refusals.keys().map(BackendRefusal::backend);
         let silent = self.swept.silent_backends.keys().map(BackendRefusal::backend);
-        let known = refused.chain(silent).chain(self.refused_locally.iter().copied());
-        refusals::watch_answers(
-            known.chain(self.table.lock_watched().iter().copied()),
-            &mut self.swept.answers,
-        );
+        let watched = self.table.lock_watched().clone();
+        refusals::watch_answers(refused.chain(silent).chain(watched), &mut self.swept.answers);
         let Self { swept: FlowSweepProgress { answers, unanswered, .. }, .. } = self;
         unanswered.retain(|backend, _| answers.contains_key(backend));
         (self.begun, self.found) = (self.table.begun_count(), 0);
@@ -253,8 +247,6 @@ struct SweepReport {
     swept: FlowSweepProgress,
     // The first pass's result, until the owner takes it.
     adopted: Option<AdoptedFlows>,
-    // The owner's list of backends that refused clients of this node's sockets.
-    refused_locally: BTreeSet<BackendEndpoint>,
 }
 
 #[derive(Debug)]
@@ -290,11 +282,6 @@ impl SweepThread {
         lock_report(&self.report).swept.clone()
     }
 
-    /// Has the next passes look for answers of these backends, too.
-    pub(crate) fn watch_answers(&self, backends: BTreeSet<BackendEndpoint>) {
-        lock_report(&self.report).refused_locally = backends;
-    }
-
     /// The ingress of the flows found at the start. Returned once, after the first pass.
     pub(crate) fn take_adopted(&self) -> Option<AdoptedFlows> {
         lock_report(&self.report).adopted.take()
@@ -318,7 +305,6 @@ fn lock_report(report: &Mutex<SweepReport>) -> MutexGuard<'_, SweepReport> {
 fn publish_report(sweep: &mut FlowSweep, report: &Mutex<SweepReport>) {
     let mut report = lock_report(report);
     report.swept = sweep.swept.clone();
-    sweep.refused_locally.clone_from(&report.refused_locally);
     if let Some(adopted) = sweep.adopted.take() {
         report.adopted = Some(adopted);
     }

@@ -111,9 +111,6 @@ impl KernelMaps {
             }
         }
         expire_refusals(now, &mut reader.refusals);
-        if let Some(flows) = &self.flows {
-            flows.sweep.watch_answers(reader.refusals.keys().map(BackendRefusal::backend).collect());
-        }
         self.refused_connects = Some(reader);
     }
 

@@ -324,8 +324,8 @@ pub(super) fn check_lag(case: &Case<'_>) -> Judgement {
     }
 }
 
-/// What serves clients that are not on this host.
-pub(super) const OF_ANOTHER_HOST: &str =
+/// The remedy where a backend at the loopback has clients that are not on this host.
+pub(super) const LISTEN_AT_THE_NODE: &str =
     "If clients are elsewhere, let the backend listen at an address of the node, and name that one.";
 
 /// Whether all backends are at this host's loopback.
@@ -350,7 +350,7 @@ pub(super) fn check_loopback(case: &Case<'_>) -> Judgement {
          packets that come by a device and go to the loopback{unless}.",
         join_names(&looped)
     ))
-    .remedy(Remedy::safe(OF_ANOTHER_HOST))
+    .remedy(Remedy::safe(LISTEN_AT_THE_NODE))
 }
 
 pub(super) fn check_duplicates(case: &Case<'_>) -> Judgement {

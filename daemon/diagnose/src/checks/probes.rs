@@ -14,7 +14,7 @@ use serde_json::json;
 use super::backend_failures::{
     describe_harm, describe_probes, gets_clients, interpret_failures, judge_unused,
 };
-use super::endpoints::OF_ANOTHER_HOST;
+use super::endpoints::LISTEN_AT_THE_NODE;
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
@@ -123,7 +123,7 @@ pub(super) fn check_client_failures(case: &Case<'_>) -> Judgement {
     let is_local = backend.ip().is_loopback();
     let answers = match (tried.iter().any(|it| it.to == *backend), is_local) {
         (true, true) => {
-            " It answers this host, and clients in pods and outside do not reach it: it is at this host's own loopback."
+            " It answers this host now. It is at this host's own loopback, which pods and other machines do not reach."
         }
         (true, false) => {
             " It answers this host now: it was mended since, or these clients reach it another way."
@@ -131,7 +131,7 @@ pub(super) fn check_client_failures(case: &Case<'_>) -> Judgement {
         (false, _) => "",
     };
     let remedy = match is_local {
-        true => OF_ANOTHER_HOST,
+        true => LISTEN_AT_THE_NODE,
         false => {
             "Dial the service from where such a client is, a pod or a machine outside, and diagnose it again."
         }

@@ -1,4 +1,4 @@
-//! Backends that fail clients, as the datapath has seen it, and while nobody has dialled them again.
+//! Backends that fail clients, as the datapath has seen it, until a client has shown that they work.
 //!
 //! Invariant: a backend is named while its service sends it clients. Any host may forge a refusal in a backend's name,
 //! so this is a reason to look.

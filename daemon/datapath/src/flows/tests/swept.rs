@@ -69,7 +69,7 @@ fn kernel_the_sweep_notes_answers_of_backends_that_refused_clients() {
         bed.begin(it);
     }
     let backend = |it: &types::flow| flow_backend(it).unwrap().backend();
-    sweep.refused_locally = [backend(&local)].into();
+    bed.table.watch_answers([backend(&local)].into());
     pass(&mut sweep);
     let expected = [(backend(&local), NOW + 1), (backend(&refused), NOW + 3)];
     assert_eq!(sweep.swept.answers, expected.into());
