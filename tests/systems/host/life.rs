@@ -38,6 +38,15 @@ pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: V
     assert_eq!(property(host, "ActiveState"), "active");
 }
 
+/// Checks that the unit found nothing to serve, and that systemd does not try again after the unit's RestartSec.
+#[track_caller]
+fn stays_inactive(host: &Host) {
+    sleep(Duration::from_millis(1500));
+    assert_eq!(property(host, "ActiveState"), "inactive");
+    assert_eq!(property(host, "Result"), "exec-condition");
+    assert_eq!(property(host, "NRestarts"), "0");
+}
+
 #[test]
 fn an_installation_enables_the_service_without_starting_it() {
     let host = boot();
@@ -47,8 +56,7 @@ fn an_installation_enables_the_service_without_starting_it() {
     host.shell("getent group holdfast").unwrap().expect_success();
     // As shipped it serves nothing, so that a start or a boot loads no program.
     host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
-    assert_eq!(property(&host, "ActiveState"), "inactive");
-    assert_eq!(property(&host, "Result"), "exec-condition");
+    stays_inactive(&host);
     host.shell("! ls -A /sys/fs/bpf/holdfast | grep .").unwrap().expect_success();
     let said = host.run(&["journalctl", "--unit", "holdfast", "--grep", "nothing is configured"]).unwrap();
     assert!(
@@ -76,9 +84,14 @@ fn a_configured_service_is_ready_serves_and_says_how_it_is() {
 
 /// Kills the daemon while a client dials, and waits for the next one.
 pub(crate) fn kill_under_traffic(host: &mut Host, dialer: &mut Dialer) {
+    end_under_traffic(host, dialer, "KILL");
+}
+
+/// Sends the daemon a signal while a client dials, and waits for the next daemon.
+fn end_under_traffic(host: &mut Host, dialer: &mut Dialer, signal: &str) {
     let before = property(host, "MainPID");
     dialer.tally().unwrap();
-    host.run(&["systemctl", "kill", "--signal", "KILL", "holdfast"]).unwrap().expect_success();
+    host.run(&["systemctl", "kill", "--signal", signal, "holdfast"]).unwrap().expect_success();
     host.wait_for("another daemon", |host| {
         property(host, "ActiveState") == "active"
             && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
@@ -94,6 +107,23 @@ fn a_killed_daemon_comes_back_and_traffic_never_stops() {
     let (mut host, _server) = serving();
     let mut dialer = host.dial(address(VIP)).unwrap();
     kill_under_traffic(&mut host, &mut dialer);
+}
+
+#[test]
+fn a_daemon_that_ends_well_although_nobody_stopped_its_unit_comes_back() {
+    let (mut host, _server) = serving();
+    let mut dialer = host.dial(address(VIP)).unwrap();
+    end_under_traffic(&mut host, &mut dialer, "TERM");
+}
+
+#[test]
+fn a_unit_whose_configuration_became_empty_stays_inactive() {
+    let (host, _server) = serving();
+    host.run(&["systemctl", "stop", "holdfast"]).unwrap().expect_success();
+    host.run(&["holdfast", "cleanup"]).unwrap().expect_success();
+    host.write(CONFIG, "").unwrap();
+    host.run(&["systemctl", "start", "holdfast"]).unwrap().expect_success();
+    stays_inactive(&host);
 }
 
 #[test]
