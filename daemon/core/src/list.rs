@@ -145,6 +145,16 @@ impl Rows {
         self.weights.is_uniform() || each.next().is_none_or(|first| each.all(|weight| weight == first))
     }
 
+    /// How many new clients of a list there are for each one that this backend of it gets, on average and rounded up.
+    pub fn clients_per_share(&self, scope: Scope, backend: SocketAddr) -> u64 {
+        if self.is_even(scope) {
+            return u64::from(self.len(scope));
+        }
+        let weight = |backend| u64::from(self.weight(backend).number());
+        let all: u64 = self.list(scope).map(|row| weight(row.backend())).sum();
+        all.div_ceil(weight(backend).max(1))
+    }
+
     const fn summary(&self, scope: Scope) -> &Summary {
         match scope {
             Scope::Cluster => &self.cluster,

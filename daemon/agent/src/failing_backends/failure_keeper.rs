@@ -1,16 +1,18 @@
 //! Refusals and silences that the datapath has forgotten, while no client has shown that they are over.
 //!
 //! Invariant: a failure is kept until the backend has answered a client from outside, and no longer than its kind may
-//! be. A refusal also ends by dials: once clients have dialled the port so often that one of them met the backend, and
-//! after as long as the datapath may need to tell how that went. A client from outside without an answer ends nothing.
+//! be. A refusal also ends by dials, where all clients of the port get the backend by chance: once they have dialled so
+//! often that one of them met it, and after as long as the datapath may need to tell how that went. A client from
+//! outside without an answer ends nothing.
 //! So a backend that serves clients is not called failing for long, and one that no client has dialled is not called
 //! well. No namespace displaces the failures of another that has fewer.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
 
 use holdfast_core::keys::FrontendKey;
-use holdfast_core::list::Scope;
+use holdfast_core::list::{Rows, Scope};
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::keep_refusal;
@@ -21,20 +23,20 @@ use holdfast_status::views::refusals::Owners;
 /// dials goes on meanwhile.
 const SAME_BURST_SECONDS: u32 = 15;
 
-/// How many dials there are for each backend until one of them has met a certain backend: all others get them by chance
-/// in one case of fifty.
-const DIALS_PER_BACKEND: u64 = 4;
+/// How many times as many dials as the backend's share of them asks for show that one of them met it. In one case of
+/// fifty all of them met other backends.
+const DIALS_PER_SHARE: u64 = 4;
 
 /// Seconds after which a refusal ends in any case. A port with session affinity may send all clients of this node
 /// elsewhere, and shows nothing by dials.
 const REFUSAL_KEPT_SECONDS: u32 = 24 * 3_600;
 
-/// Seconds after which a silence ends in any case. Dials of processes and pods do not end it, because it is not seen
-/// how they go, and a client that a policy keeps out may have been the only one from outside.
+/// Seconds after which a silence ends in any case. Dials of processes and pods do not end it, because the daemon does
+/// not see whether they get an answer, and a client that a policy keeps out may have been the only one from outside.
 const SILENCE_KEPT_SECONDS: u32 = 3_600;
 
-/// Seconds after that dial. The datapath may need half a minute to call a backend silent, and a client that
-/// gets no answer sends again for longer than that.
+/// Seconds from the dial that met the backend to the end of the refusal. The datapath may need half a minute to call a
+/// backend silent, and a client that gets no answer sends again for longer than that.
 const SETTLING_SECONDS: u32 = 120;
 
 #[derive(Debug)]
@@ -77,8 +79,8 @@ const READING_SECONDS: u32 = 2;
 struct Evidence {
     /// How often clients have dialled its port; `None`: its service sends it none any more.
     connects: Option<u64>,
-    /// How many backends its port chooses from by chance; `None`: it chooses by the client's address.
-    backends: Option<u64>,
+    /// How many dials there are for each one that meets it; `None`: that depends on the client.
+    dials_per_visit: Option<u64>,
     /// When the last connection from outside began that it answered.
     answered_at: Option<u32>,
     /// The last packet from outside that it did not answer.
@@ -103,8 +105,8 @@ impl Dials {
         let Some(connects) = evidence.connects else { return false };
         // Counts begin anew with new facts of a port.
         self.connects = self.connects.min(connects);
-        let Some(backends) = evidence.backends else { return true };
-        let needed = if backends > 1 { backends.saturating_mul(DIALS_PER_BACKEND) } else { 1 };
+        let Some(dials) = evidence.dials_per_visit else { return true };
+        let needed = if dials > 1 { dials.saturating_mul(DIALS_PER_SHARE) } else { 1 };
         if connects - self.connects >= needed {
             self.again_at.get_or_insert(now);
         }
@@ -112,15 +114,15 @@ impl Dials {
     }
 }
 
-/// A port, and how many backends it chooses from by chance, if it does.
-type SizedPort = (PortIndex, Option<u64>);
+/// A port, and how many dials there are for each one that meets the backend, if chance decides.
+type DialledPort = (PortIndex, Option<u64>);
 
 /// The ports of failing backends. They are looked for among all services only when either has changed.
 #[derive(Debug, Default)]
 struct KnownPorts {
     snapshot: Weak<Snapshot>,
     failures: BTreeSet<BackendRefusal>,
-    found: BTreeMap<BackendRefusal, SizedPort>,
+    found: BTreeMap<BackendRefusal, DialledPort>,
 }
 
 impl KnownPorts {
@@ -155,7 +157,7 @@ impl FailureKeeper {
         let sweep = status.flows.as_ref().map(|flows| &flows.sweep);
         let find = |it: &BackendRefusal| Evidence {
             connects: ports.found.get(it).and_then(|(port, _)| count(*port)),
-            backends: ports.found.get(it).and_then(|(_, backends)| *backends),
+            dials_per_visit: ports.found.get(it).and_then(|(_, dials)| *dials),
             answered_at: sweep.and_then(|sweep| sweep.answers.get(&it.backend())).copied(),
             unanswered_at: sweep.and_then(|sweep| sweep.unanswered.get(&it.backend())).copied(),
         };
@@ -217,23 +219,35 @@ impl LastFailures {
 fn find_ports(
     snapshot: &Snapshot,
     failures: &BTreeSet<BackendRefusal>,
-) -> BTreeMap<BackendRefusal, SizedPort> {
+) -> BTreeMap<BackendRefusal, DialledPort> {
     let key = |it: &BackendRefusal| FrontendKey::from_socket(it.frontend, it.transport);
     let owners = Owners::from_snapshot(snapshot, failures.iter().filter_map(key));
     let port = |it: &BackendRefusal| {
         let (view, frontend) = owners.find_failing_owner(&key(it)?, it.backend)?;
         let port = view.ports.get(frontend.position?)?;
         let is_by_chance = view.facts.as_ref().is_none_or(|facts| facts.affinity_timeout.is_none());
-        let backends = u64::from(port.rows.len(Scope::Cluster));
-        let backends = Some(backends).filter(|backends| is_by_chance || *backends <= 1);
-        Some((*it, (port.index?, backends)))
+        Some((*it, (port.index?, dials_per_visit(&port.rows, it.backend, is_by_chance))))
     };
     failures.iter().filter_map(port).collect()
 }
 
+/// How many dials of a port there are for each one that meets the backend. `None`: session affinity decides, or clients
+/// with another list, whose dials have the same count, never meet it.
+fn dials_per_visit(rows: &Rows, backend: SocketAddr, is_by_chance: bool) -> Option<u64> {
+    let row = rows.find(backend)?;
+    let lists = || Scope::ALL.into_iter().filter(|scope| !rows.is_empty(*scope));
+    let dials = lists().map(|scope| rows.clients_per_share(scope, backend)).max()?;
+    let do_all_meet_it = lists().all(|scope| row.is_in(scope));
+    Some(dials).filter(|dials| do_all_meet_it && (is_by_chance || *dials == 1))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
+    use holdfast_core::facts::{Conditions, Timestamp};
     use holdfast_core::keys::Transport;
+    use holdfast_core::list::Row;
     use holdfast_core::op::QuotaId;
     use holdfast_status::datapath::{FlowSample, FlowStatus, FlowSweepProgress, RefusedConnects};
 
@@ -254,7 +268,7 @@ mod tests {
 
     /// Dials of a port with one backend.
     fn dialled(connects: u64) -> Evidence {
-        Evidence { connects: Some(connects), backends: Some(1), ..Evidence::default() }
+        Evidence { connects: Some(connects), dials_per_visit: Some(1), ..Evidence::default() }
     }
 
     /// The state after a client was refused as the last of 40, which the datapath forgets.
@@ -288,14 +302,14 @@ mod tests {
 
     #[test]
     fn a_refusal_counts_until_so_many_have_dialled_that_one_met_the_backend() {
-        for (backends, connects, expected) in
+        for (dials_per_visit, connects, expected) in
             [(Some(1), 41, 0), (Some(2), 47, 1), (Some(2), 48, 0), (Some(100), 439, 1), (None, 9_000, 1)]
         {
-            let (mut last, evidence) = (forgotten(), Evidence { backends, ..dialled(connects) });
+            let (mut last, evidence) = (forgotten(), Evidence { dials_per_visit, ..dialled(connects) });
             let mut keep = |now| last.update(|_| evidence, &BackendRefusals::new(), now).len();
             let dialled_at = REFUSAL_AT + 5_000;
             let kept = [keep(dialled_at), keep(dialled_at + SETTLING_SECONDS)];
-            assert_eq!(kept, [1, expected], "{connects} of {backends:?}");
+            assert_eq!(kept, [1, expected], "{connects} of {dials_per_visit:?}");
         }
     }
 
@@ -303,7 +317,7 @@ mod tests {
     fn a_client_without_an_answer_makes_the_dials_before_it_count_for_nothing() {
         let mut last = forgotten();
         let mut keep = |connects, unanswered_at, now| {
-            let evidence = Evidence { backends: Some(2), unanswered_at, ..dialled(connects) };
+            let evidence = Evidence { dials_per_visit: Some(2), unanswered_at, ..dialled(connects) };
             last.update(|_| evidence, &BackendRefusals::new(), now).len()
         };
         let hung_at = REFUSAL_AT + 5_000;
@@ -313,14 +327,54 @@ mod tests {
         assert_eq!(keep(51, Some(hung_at), hung_at + 6_000 + SETTLING_SECONDS), 0);
     }
 
+    /// How many dials there are for each one that meets 10.1.0.3, by what is set for the Service in [`WEB`].
+    #[track_caller]
+    fn check_dials(set: &[(&str, &str)], expected: Option<u64>) {
+        let manifests = set.iter().fold(WEB.to_owned(), |all, (old, new)| all.replace(old, new));
+        let found = find_ports(&snapshot_from(&manifests), &[refusal()].into());
+        assert_eq!(found[&refusal()].1, expected, "{set:?}");
+    }
+
     #[test]
-    fn dials_of_a_port_with_session_affinity_do_not_meet_a_backend_by_chance() {
-        let affine = WEB.replace("{type: ClusterIP,", "{type: ClusterIP, sessionAffinity: ClientIP,");
-        let backends = [WEB, &affine].map(|manifests| {
-            let found = find_ports(&snapshot_from(manifests), &[refusal()].into());
-            found[&refusal()].1
-        });
-        assert_eq!(backends, [Some(2), None]);
+    fn dials_meet_a_backend_by_its_share_of_the_clients_that_may_get_it() {
+        const KIND: &str = "{type: ClusterIP,";
+        const NAME: &str = "{name: web, namespace: shop}";
+        let weigh = |weights| {
+            format!(
+                "{{name: web, namespace: shop, annotations: {{holdfast.io/weights: \"10.1.0.2={weights}\"}}}}"
+            )
+        };
+        check_dials(&[], Some(2));
+        check_dials(&[(NAME, &weigh("99"))], Some(100));
+        check_dials(&[(NAME, &weigh("2, 10.1.0.3=4"))], Some(2));
+        let affine = (KIND, "{type: ClusterIP, sessionAffinity: ClientIP,");
+        check_dials(&[affine], None);
+        check_dials(&[affine, ("{addresses: [10.1.0.2]}, ", "")], Some(1));
+    }
+
+    #[test]
+    fn only_clients_that_may_get_a_backend_show_by_dials_that_one_met_it() {
+        use Scope::{Cluster, Local};
+        let conditions = Conditions { ready: true, serving: true, terminating: false };
+        let dials = |lists: [&[Scope]; 3]| {
+            let row = |(scopes, host): (&[Scope], u8)| {
+                let mut row = Row::new([10, 1, 0, host].into(), NonZeroU16::MIN, conditions, 0, 0);
+                scopes.iter().for_each(|scope| row.choose(*scope));
+                row
+            };
+            let rows = lists.into_iter().zip(1..).map(row).collect();
+            let rows = Rows::new(rows, &Rows::default(), Timestamp(0));
+            [true, false].map(|is_by_chance| dials_per_visit(&rows, ([10, 1, 0, 1], 1).into(), is_by_chance))
+        };
+        assert_eq!(dials([&[Local], &[], &[]]), [Some(1), Some(1)]);
+        assert_eq!(dials([&[Local], &[Local], &[Local]]), [Some(3), None]);
+        assert_eq!(dials([&[Cluster, Local], &[Cluster], &[Cluster]]), [Some(3), None]);
+        assert_eq!(
+            dials([&[Cluster], &[Cluster, Local], &[]]),
+            [None, None],
+            "clients outside get another one"
+        );
+        assert_eq!(dials([&[Local], &[Cluster], &[]]), [None, None], "pods get another one");
     }
 
     #[test]
