@@ -9,7 +9,7 @@ mod failure_keeper;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::snapshot::Snapshot;
@@ -47,7 +47,7 @@ pub async fn run(readings: Readings, kept: watch::Sender<Arc<KeptFailures>>) {
             kept.send_replace(Arc::new(now_kept));
         }
         let failures = readings.datapath().status().map(list_failures).unwrap_or_default();
-        if log.is_news(&failures) {
+        if log.is_news(&snapshot, &failures) {
             log.update(&snapshot, failures);
         }
     }
@@ -59,17 +59,20 @@ fn list_failures(status: &Status) -> BTreeSet<Failure> {
 
 #[derive(Default)]
 struct FailureLog {
+    snapshot: Weak<Snapshot>,
     failures: BTreeSet<Failure>,
     services: FailingServices,
 }
 
 impl FailureLog {
-    /// Whether these are others than before. Only then are their services looked for, among all.
-    fn is_news(&self, failures: &BTreeSet<Failure>) -> bool {
-        self.failures != *failures
+    /// Whether other backends fail than before, or services may have begun or ceased to use them. Only then does the
+    /// log look for their services among all.
+    fn is_news(&self, snapshot: &Arc<Snapshot>, failures: &BTreeSet<Failure>) -> bool {
+        let is_other_table = !failures.is_empty() && !self.snapshot.ptr_eq(&Arc::downgrade(snapshot));
+        self.failures != *failures || is_other_table
     }
 
-    fn update(&mut self, snapshot: &Snapshot, failures: BTreeSet<Failure>) {
+    fn update(&mut self, snapshot: &Arc<Snapshot>, failures: BTreeSet<Failure>) {
         let now = group_by_service(snapshot, &failures);
         for (service, (failure, backends)) in now.iter().filter(|(it, _)| !self.services.contains_key(*it)) {
             log_begin(service, failure, *backends);
@@ -77,7 +80,7 @@ impl FailureLog {
         for service in self.services.keys().filter(|it| !now.contains_key(*it)) {
             say!(notice, messages::FAILURES_ENDED, %service);
         }
-        (self.failures, self.services) = (failures, now);
+        *self = Self { snapshot: Arc::downgrade(snapshot), failures, services: now };
     }
 }
 

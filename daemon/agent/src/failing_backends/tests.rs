@@ -49,19 +49,39 @@ fn a_service_is_named_once_with_the_number_of_its_failing_backends() {
 
 #[test]
 fn only_the_first_and_the_last_failure_of_a_service_are_news() {
-    let snapshot = snapshot_from(WEB);
+    let snapshot = Arc::new(snapshot_from(WEB));
     let [one, other] = ["10.1.0.2:8080", "10.1.0.3:8080"].map(|backend| failure("10.96.0.10:80", backend));
     let mut log = FailureLog::default();
     let mut lines = Vec::new();
     for failures in [&[one][..], &[one, other], &[other], &[], &[one]] {
         let failures: BTreeSet<Failure> = failures.iter().copied().collect();
-        assert!(log.is_news(&failures));
+        assert!(log.is_news(&snapshot, &failures));
         let before = log.services.len();
         log.update(&snapshot, failures.clone());
         lines.push((before, log.services.len()));
-        assert!(!log.is_news(&failures));
+        assert!(!log.is_news(&snapshot, &failures));
     }
     assert_eq!(lines, [(0, 1), (1, 1), (1, 1), (1, 0), (0, 1)]);
+}
+
+#[test]
+fn a_service_that_begins_or_ceases_to_use_a_failing_backend_is_news() {
+    let unready =
+        WEB.replace("{addresses: [10.1.0.2]}", "{addresses: [10.1.0.2], conditions: {ready: false}}");
+    let failures: BTreeSet<Failure> = [failure("10.96.0.10:80", "10.1.0.2:8080")].into();
+    let mut log = FailureLog::default();
+    let services = [&unready, WEB, &unready].map(|manifests| {
+        let snapshot = Arc::new(snapshot_from(manifests));
+        assert!(log.is_news(&snapshot, &failures));
+        log.update(&snapshot, failures.clone());
+        log.services.len()
+    });
+    assert_eq!(services, [0, 1, 0]);
+}
+
+#[test]
+fn another_table_is_no_news_while_nothing_fails() {
+    assert!(!FailureLog::default().is_news(&Arc::new(snapshot_from(WEB)), &BTreeSet::new()));
 }
 
 #[test]
