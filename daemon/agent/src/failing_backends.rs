@@ -14,7 +14,7 @@ use std::sync::{Arc, Weak};
 use holdfast_core::keys::{FrontendKey, ServiceKey};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_host::logging::messages::{self, say};
-use holdfast_status::datapath::{BackendRefusal, KeptFailures, Status};
+use holdfast_status::datapath::{BackendFailure, BackendRefusal, KeptFailures, Status};
 use holdfast_status::views::refusals::Owners;
 use tokio::sync::watch;
 
@@ -22,7 +22,7 @@ use self::failure_keeper::FailureKeeper;
 use crate::readings::Readings;
 
 /// What one client met: the backend, what the client dialled, and how it failed.
-type Failure = (BackendRefusal, &'static str);
+type Failure = (BackendRefusal, BackendFailure);
 
 /// The services whose backends fail clients, each with its first failure and how many backends fail.
 type FailingServices = BTreeMap<ServiceKey, (Failure, usize)>;
@@ -54,7 +54,7 @@ pub async fn run(readings: Readings, kept: watch::Sender<Arc<KeptFailures>>) {
 }
 
 fn list_failures(status: &Status) -> BTreeSet<Failure> {
-    status.backend_failures().map(|(it, what, _)| (it, what)).collect()
+    status.backend_failures().map(|(it, how, _)| (it, how)).collect()
 }
 
 #[derive(Default)]
@@ -101,7 +101,7 @@ fn group_by_service(snapshot: &Snapshot, failures: &BTreeSet<Failure>) -> Failin
 
 fn log_begin(service: &ServiceKey, (failure, how): &Failure, backends: usize) {
     let BackendRefusal { backend, frontend, transport, .. } = failure;
-    let frontend = format!("{frontend}/{transport}");
+    let (frontend, how) = (format!("{frontend}/{transport}"), how.describe());
     say!(warn, messages::BACKENDS_FAIL, %service, %backend, how, frontend, backends);
 }
 

@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
@@ -13,9 +12,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_status::datapath::Denial;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{
-    Cause, DENIALS, DeniedClient, Owners, RECENT_SECONDS, candidate_keys, denial_word,
-};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, Owners, denial_word};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -60,9 +57,8 @@ pub(super) fn list_denied(
     refusals: &RefusalSnapshot,
     now: Timestamp,
 ) -> (Vec<DeniedClientsRow>, usize) {
-    let since = now.0.saturating_sub(RECENT_SECONDS);
     let recent: Vec<&DeniedClient> =
-        refusals.latest.iter().rev().map(|it| &**it).filter(|it| it.last.0 >= since).collect();
+        refusals.latest.iter().rev().map(|it| &**it).filter(|it| it.is_recent(now)).collect();
     let owners = Owners::from_snapshot(snapshot, recent.iter().map(|it| it.refusal.frontend));
     let is_told_elsewhere = |it: &DeniedClient| {
         let owner = owners.find_owner(&it.refusal.frontend);
@@ -88,11 +84,10 @@ pub(super) fn list_denied(
     (groups.into_iter().map(row).collect(), more)
 }
 
-/// The frontends whose clients met a shortage of this node within five minutes, also those of all addresses.
+/// What the clients dialled that met a shortage of this node within five minutes.
 pub(super) fn find_shortages(refusals: &RefusalSnapshot, now: Timestamp) -> BTreeSet<FrontendKey> {
-    let is_recent = |it: &&Arc<DeniedClient>| it.last.0 >= now.0.saturating_sub(RECENT_SECONDS);
-    let short = refusals.latest.iter().filter(is_recent).filter(|it| it.refusal.cause.is_shortage());
-    short.flat_map(|it| candidate_keys(&it.refusal.frontend)).collect()
+    let short = refusals.latest.iter().filter(|it| it.is_recent(now) && it.refusal.cause.is_shortage());
+    short.map(|it| it.refusal.frontend).collect()
 }
 
 /// Groups clients, which come the latest first, and so do the groups.
@@ -122,7 +117,10 @@ fn describe_client(it: &DeniedClient) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use holdfast_fixtures::everything;
+    use holdfast_status::views::refusals::RECENT_SECONDS;
     use serde_json::{Value, json};
 
     use super::*;

@@ -10,8 +10,7 @@ use std::net::SocketAddr;
 
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_core::snapshot::Snapshot;
-use holdfast_core::words;
-use holdfast_status::datapath::{BackendRefusals, Status};
+use holdfast_status::datapath::{BackendFailure, Status};
 use holdfast_status::rfc3339::Millis;
 use holdfast_status::schema_types::{Code, Text};
 use holdfast_status::views::datapath::DatapathView;
@@ -21,17 +20,6 @@ use serde::Serialize;
 
 /// The most backends that an answer names: as many as fit on a screen.
 const NAMED_MAX: usize = 10;
-
-words! {
-    /// What clients of a backend meet.
-    #[derive(PartialOrd, Ord)]
-    pub(crate) enum Failure {
-        /// It resets their connections, or its port is closed.
-        Refused = "refused",
-        /// None has got an answer.
-        Silent = "silent",
-    }
-}
 
 /// A backend that has failed clients, and that no later client has shown to work.
 #[derive(Serialize, JsonSchema)]
@@ -43,19 +31,19 @@ pub(super) struct FailingBackendRow {
     /// What the clients dialled.
     frontend: Text<SocketAddr>,
     protocol: Code<Transport>,
-    how: Code<Failure>,
+    how: Code<BackendFailure>,
     /// When a client last met that.
     at: Millis,
 }
 
 /// Backends with what their clients meet, and when they last did, by what those dialled.
-type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, Failure), Millis>>;
+type Failures = BTreeMap<(SocketAddr, Transport), BTreeMap<(SocketAddr, BackendFailure), Millis>>;
 
 /// A backend that fails the clients of a frontend, which sends clients to it.
 pub(super) struct Failing<'a> {
     pub(super) owner: FrontendOwner<'a>,
     pub(super) backend: SocketAddr,
-    pub(super) how: Failure,
+    pub(super) how: BackendFailure,
     /// What the clients dialled.
     dialled: (SocketAddr, Transport),
     at: Millis,
@@ -97,29 +85,20 @@ pub(super) fn list_failing(snapshot: &Snapshot, datapath: &DatapathView) -> (Vec
 
 /// How many backends have failed clients in each way within half a minute. One that its service has let go of counts
 /// until clients do not meet it.
-pub(crate) fn count_failing(status: &Status) -> [(Failure, usize); Failure::ALL.len()] {
-    Failure::ALL.map(|how| {
-        let failures = failures_of_kind(status, how);
+pub(crate) fn count_failing(status: &Status) -> [(BackendFailure, usize); BackendFailure::ALL.len()] {
+    BackendFailure::ALL.map(|how| {
+        let failures = status.failures_of_kind(how);
         let recent = failures.iter().filter(|(_, seen)| status.is_recent(**seen));
         (how, recent.map(|(it, _)| it.backend()).collect::<BTreeSet<_>>().len())
     })
 }
 
-fn failures_of_kind(status: &Status, how: Failure) -> BackendRefusals {
-    match how {
-        Failure::Refused => status.backend_refusals(),
-        Failure::Silent => status.silent_backends(),
-    }
-}
-
 fn collect_failures(datapath: &DatapathView) -> Failures {
     let mut failures = Failures::new();
     let Some(status) = datapath.status() else { return failures };
-    for how in Failure::ALL {
-        for (it, seen) in failures_of_kind(status, how) {
-            let backends = failures.entry((it.frontend, it.transport)).or_default();
-            backends.insert((it.backend, how), status.time_at(seen));
-        }
+    for (it, how, seen) in status.backend_failures() {
+        let backends = failures.entry((it.frontend, it.transport)).or_default();
+        backends.insert((it.backend, how), status.time_at(seen));
     }
     failures
 }

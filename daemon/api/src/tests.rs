@@ -12,6 +12,7 @@ mod hostile;
 mod judged;
 mod live;
 mod metrics;
+mod owned;
 mod page;
 mod promql;
 mod shipped;

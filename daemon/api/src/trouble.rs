@@ -17,12 +17,13 @@ use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Status};
 use holdfast_core::words;
 use holdfast_standalone::blocks::CheckStats;
+use holdfast_status::datapath::BackendFailure;
 use holdfast_status::views::refusals::{Owners, programmed_key, takes_clients};
 
 use serde::{Serialize, Serializer};
 
 use super::denied_clients::find_shortages;
-use super::failing_backends::{Failure, find_failing};
+use super::failing_backends::find_failing;
 
 words! {
     /// Why a row counts as failing.
@@ -55,11 +56,11 @@ fn is_out_of_service(view: &ServiceView, port: &PortView) -> bool {
     frontends.peek().is_some() && frontends.all(|it| view.frontend_health(it) == Health::Outage)
 }
 
-impl From<Failure> for Trouble {
-    fn from(failure: Failure) -> Self {
+impl From<BackendFailure> for Trouble {
+    fn from(failure: BackendFailure) -> Self {
         match failure {
-            Failure::Refused => Self::Refused,
-            Failure::Silent => Self::Silent,
+            BackendFailure::Refused => Self::Refused,
+            BackendFailure::Silent => Self::Silent,
         }
     }
 }
@@ -96,7 +97,7 @@ impl fmt::Display for Troubles {
 struct FailingAt {
     frontend: FrontendKey,
     backend: SocketAddr,
-    how: Failure,
+    how: BackendFailure,
 }
 
 /// What fails now, by service.
@@ -125,13 +126,12 @@ impl TroubleIndex {
         let listeners = Arc::clone(&readings.node_port_listeners.borrow());
         let node_ports =
             listeners.iter().map(|it| (it.service.clone(), it.listener.port, it.listener.transport));
-        let shortages = find_shortages(&readings.refusals.snapshot(), readings.now());
-        let owners = Owners::from_snapshot(&snapshot, shortages.iter().copied());
-        let short_services = shortages.iter().filter_map(|key| owners.find_owner(key));
-        let short_services = short_services.map(|(view, _)| view.key.name.clone()).collect();
+        let dialled = find_shortages(&readings.refusals.snapshot(), readings.now());
+        let owners = Owners::from_snapshot(&snapshot, dialled.iter().copied());
+        let short: Vec<_> = dialled.iter().filter_map(|key| owners.find_owner(key)).collect();
         Self {
-            short_services,
-            shortages,
+            short_services: short.iter().map(|(view, _)| view.key.name.clone()).collect(),
+            shortages: short.iter().filter_map(|(_, frontend)| programmed_key(frontend)).collect(),
             failing,
             node_ports: node_ports.collect(),
             health_ports: readings.closed_ports.closed_services(),

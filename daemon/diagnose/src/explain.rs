@@ -5,7 +5,6 @@
 //! unknown parts are absent.
 
 mod balancer;
-mod closed_ports;
 mod details;
 mod failing_backends;
 mod host;
@@ -25,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use holdfast_core::facts::{Listener, ObjectKey, Rejection};
+use holdfast_core::facts::{Listener, ObjectKey, Rejection, Timestamp};
 use holdfast_core::keys::{FrontendKey, ObjectName, Source};
 use holdfast_core::limits::READ_BACK_MAX;
 use holdfast_core::op::FrontendEntry;
@@ -39,6 +38,7 @@ pub use details::{
     EndpointRow, FrontendRow, ObjectRef, RefusalRow, SliceRef, describe_difference, frontend_key,
 };
 pub(crate) use failing_backends::list_failing;
+pub use failing_backends::{FailingBackend, find_failing_backends};
 use holdfast_status::record::Record;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::Code;
@@ -48,7 +48,7 @@ use holdfast_status::views::checks::CheckStatuses;
 use holdfast_status::views::clients::ClientCounters;
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_status::views::names::NameStatus;
-use holdfast_status::views::refusals::DeniedClient;
+use holdfast_status::views::refusals::DenialAtFrontend;
 pub use obstacles::NewsObstacles;
 use packet::AttachedDevices;
 pub(crate) use packet::may_dial_here;
@@ -72,6 +72,9 @@ const ONLY_PORTS_TAKEN: &str = "Each frontend has backends, and other processes 
 /// The sentence where every frontend has backends, and others get no new clients.
 const ONLY_CHECKS_FAIL: &str =
     "Each frontend has backends, and health checks of others fail: `holdfast status` names them.";
+
+/// The sentence where every frontend has backends, and this node turned clients away for lack of room.
+const ONLY_ROOM_LACKS: &str = "Each frontend has backends, and this node lacks room for their clients: `holdfast status` names the causes.";
 
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
@@ -104,6 +107,9 @@ pub struct Explanation<'a> {
     /// Whether health checks of any backend fail.
     #[serde(skip)]
     pub do_checks_fail: bool,
+    /// Whether this node lacked room for clients of any service lately.
+    #[serde(skip)]
+    pub lacks_room: bool,
 }
 
 /// One service of the answer.
@@ -136,6 +142,12 @@ pub struct ExplainedService<'a> {
     /// Its backends that fail clients, for people; programs have `/readyz`.
     #[serde(skip)]
     pub failing_backends: Vec<String>,
+    /// How many more fail clients.
+    #[serde(skip)]
+    pub more_failing_backends: usize,
+    /// What this node lately lacked for its clients, for people; programs have that in `refusals`.
+    #[serde(skip)]
+    pub shortage: Option<String>,
     /// Its backends that fail their health checks, for people; programs have those in `endpoints`.
     #[serde(skip)]
     pub failing_checks: Vec<String>,
@@ -168,9 +180,11 @@ pub struct ExplainEvidence {
     /// Whether health checks of any backend fail.
     pub do_checks_fail: bool,
     /// Clients that were recently not served, in the order of their last attempts.
-    pub refusals: Vec<Arc<DeniedClient>>,
-    /// UDP backends that reported their port closed to an outside client.
-    pub refusing: BTreeSet<SocketAddr>,
+    pub refusals: Vec<DenialAtFrontend>,
+    /// Backends of any service that failed clients, the newest failure first.
+    pub failing: Vec<FailingBackend>,
+    /// When this was gathered.
+    pub taken_at: Timestamp,
     /// Health checks of each configured service of [`ResolvedQuery::service_names`].
     pub checks: BTreeMap<ObjectName, CheckStatuses>,
     /// DNS state of those services.
@@ -289,16 +303,16 @@ impl ResolvedQuery {
         }
     }
 
-    /// Whether a service of the answer has a UDP port.
-    pub fn has_udp_port(&self) -> bool {
-        self.subjects.iter().any(|subject| closed_ports::udp_ports(&subject.view).next().is_some())
+    /// The tables that the answer is about.
+    pub fn snapshot(&self) -> &Snapshot {
+        &self.snapshot
     }
 
     /// Builds the answer from the map entries.
     pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
-        let do_backends_fail = failing_backends::has_failing(snapshot, &given.datapath);
+        let do_backends_fail = !given.failing.is_empty();
         let are_ports_taken = !given.node_port_listeners.is_empty() || !given.closed_ports.is_empty();
         let sentence = match (question, &packet) {
             (ExplainQuery::Trouble, _) if do_backends_fail && subjects.is_empty() => {
@@ -309,6 +323,9 @@ impl ResolvedQuery {
             }
             (ExplainQuery::Trouble, _) if given.do_checks_fail && subjects.is_empty() => {
                 ONLY_CHECKS_FAIL.to_owned()
+            }
+            (ExplainQuery::Trouble, _) if given.lacks_room() && subjects.is_empty() => {
+                ONLY_ROOM_LACKS.to_owned()
             }
             (ExplainQuery::Address(dialled), Some(packet)) if self.is_not_found() => {
                 let port = unserved::describe_known_port(snapshot, dialled, given);
@@ -330,6 +347,7 @@ impl ResolvedQuery {
             do_backends_fail,
             are_ports_taken,
             do_checks_fail: given.do_checks_fail,
+            lacks_room: given.lacks_room(),
             packet,
             services: subjects.iter().map(|it| self.explain_service(given, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -429,7 +447,7 @@ fn find_headline<'a>(
         return (first, worst);
     }
     let find_failing = |it: &'a Subject| {
-        let frontend = failing_backends::failing_frontend(&given.datapath, &it.view)?;
+        let frontend = failing_backends::failing_frontend(given, &it.view)?;
         Some((Some(it), Some(frontend)))
     };
     subjects.iter().find_map(find_failing).unwrap_or((first, worst))
@@ -527,6 +545,7 @@ impl ResolvedQuery {
         let snapshot = &*self.snapshot;
         let view = &*subject.view;
         let policy = &snapshot.settings.hold;
+        let (failing_backends, more_failing_backends) = self.failing_backends(given, subject);
         let row = |it: &'a FrontendView| {
             let applied = AppliedState::new(view, it, read, &given.counters);
             let next = sentence::next_step(view, it, snapshot);
@@ -554,8 +573,10 @@ impl ResolvedQuery {
             refusals: details::build_refusal_rows(&given.refusals, subject),
             closed_ports: given.closed_health_ports(view),
             node_port_listeners: given.describe_other_processes(subject),
-            refusing_backends: closed_ports::list_refusing_backends(view, &given.refusing),
-            failing_backends: self.failing_backends(given, subject),
+            refusing_backends: given.list_refusing_udp(subject),
+            failing_backends,
+            more_failing_backends,
+            shortage: given.describe_shortage(subject),
             failing_checks: shortcomings::list_failing_checks(given, view),
             history: given.history(&view.key.name),
         }

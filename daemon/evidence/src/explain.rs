@@ -1,29 +1,22 @@
 //! The evidence of an explanation besides tables and maps, read from the running daemon once for each answer.
 //!
-//! Invariant: no packet and no request is sent, and nothing is judged here. The flow table is read only if a service of
-//! the answer has a UDP port.
+//! Invariant: no packet and no request is sent, and nothing is judged here.
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
-
-use holdfast_datapath::FlowFilter;
 use holdfast_diagnose::evidence::Listener;
 use holdfast_diagnose::explain::{
     ClosedHealthPort, DialTarget, ExplainEvidence, NewsObstacles, OtherProcess, ReadBack, ResolvedQuery,
-    is_about,
+    find_failing_backends, is_about,
 };
 use holdfast_diagnose::node_ports::describe_node_port_listener;
 use holdfast_status::record::Record;
 use holdfast_status::views::node_ports::NodePortListener;
+use holdfast_status::views::refusals::find_frontends;
 
 use holdfast_agent::readings::{ClosedPort, Readings, counters};
 use holdfast_agent::recorder::{RecordQuery, latest_records};
 
 /// The most records of a service or an address that are shown.
 const RECORDS_MAX: usize = 5;
-
-/// The most flows that are read.
-const FLOWS_MAX: usize = 1_000;
 
 /// Gathers the evidence for this query.
 pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBack) -> ExplainEvidence {
@@ -34,8 +27,9 @@ pub fn gather_evidence(readings: &Readings, query: &ResolvedQuery, read: &ReadBa
         closed_ports: list_closed_ports(readings),
         node_port_listeners: list_other_processes(readings),
         do_checks_fail: readings.checks.has_unusable(),
-        refusals: readings.refusals.snapshot().latest,
-        refusing: if query.has_udp_port() { list_refusing_backends(readings) } else { BTreeSet::new() },
+        refusals: find_frontends(query.snapshot(), readings.refusals.snapshot().latest),
+        failing: find_failing_backends(query.snapshot(), &readings.datapath()),
+        taken_at: readings.now(),
         checks: query
             .service_names()
             .into_iter()
@@ -87,13 +81,6 @@ pub(crate) fn list_closed_ports(readings: &Readings) -> Vec<ClosedHealthPort> {
         Some(ClosedHealthPort { service: it.service?, address: it.address, reason: it.reason })
     };
     closed.into_iter().filter_map(row).collect()
-}
-
-/// The backends of any service that refuse clients now, by at most [`FLOWS_MAX`] flows.
-fn list_refusing_backends(readings: &Readings) -> BTreeSet<SocketAddr> {
-    let Some(table) = readings.flow_table() else { return BTreeSet::new() };
-    let refused = FlowFilter { refused: true, ..FlowFilter::default() };
-    table.find_flows(&refused, FLOWS_MAX).matches.iter().map(|flow| flow.backend).collect()
 }
 
 fn address_records(readings: &Readings, dialled: &DialTarget) -> Vec<Record> {

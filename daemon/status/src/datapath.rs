@@ -10,8 +10,8 @@ mod refusals;
 mod status;
 
 pub use backend_refusals::{
-    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, KeptFailures, REFUSAL_SECONDS,
-    REFUSED_SECONDS_MAX, RefusedConnects, is_refusal_current,
+    BackendAnswers, BackendEndpoint, BackendFailure, BackendRefusal, BackendRefusals, KeptFailures,
+    REFUSAL_SECONDS, REFUSED_SECONDS_MAX, RefusedConnects, is_refusal_current,
 };
 pub use devices::{Device, DeviceSide, DeviceStatus, FastPathState, HookKind, XdpState, XdpUse};
 pub use flows::{

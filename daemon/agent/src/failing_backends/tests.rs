@@ -28,7 +28,7 @@ fn failure(frontend: &str, backend: &str) -> Failure {
         transport: Transport::Tcp,
         backend: backend.parse().unwrap(),
     };
-    (refusal, "refused clients")
+    (refusal, BackendFailure::Refused)
 }
 
 #[test]

@@ -129,10 +129,6 @@ fn write_service(out: &mut String, it: &ExplainedService<'_>, packet: Option<&Pa
     for refused in &it.refusals {
         push_line(out, 1, &refused_line(refused));
     }
-    for backend in &it.refusing_backends {
-        let said = "no process listens at that port there (ICMP port unreachable)";
-        push_line(out, 1, &format!("{backend}/UDP refuses clients outside: {said}"));
-    }
     if !it.history.is_empty() {
         push_line(out, 1, "History:");
     }
@@ -162,6 +158,12 @@ fn write_troubles(out: &mut String, it: &ExplainedService<'_>) {
     for failing in &it.failing_backends {
         push_line(out, 1, &format!("Fails clients: {failing}"));
     }
+    if it.more_failing_backends > 0 {
+        push_line(out, 1, &format!("Fail clients too: {} more backends", it.more_failing_backends));
+    }
+    if let Some(shortage) = &it.shortage {
+        push_line(out, 1, &format!("No room: {shortage}"));
+    }
 }
 
 /// The command that finds the cause and the remedy: an explanation tries no backend and asks no apiserver.
@@ -174,7 +176,8 @@ fn describe_next_command(it: &ExplainedService<'_>, packet: Option<&Packet>) -> 
     };
     let are_ports_own = it.closed_ports.is_empty() && it.node_port_listeners.is_empty();
     let do_backends_answer = it.failing_backends.is_empty() && it.failing_checks.is_empty();
-    let is_well = are_ports_own && do_backends_answer && it.frontends.iter().all(is_served);
+    let is_well =
+        it.shortage.is_none() && are_ports_own && do_backends_answer && it.frontends.iter().all(is_served);
     let ask = match (it.frontends.is_empty(), is_well) {
         (true, _) => return None,
         (false, true) => "Clients fail nonetheless?",

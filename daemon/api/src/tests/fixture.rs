@@ -18,7 +18,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{AdminServer, RequestSenders, Settings, start};
 use holdfast_agent::readings::Readings;
-pub use holdfast_agent::readings::fixture::{dropped_for, in_memory, readings, status, turned_away_outside};
+pub use holdfast_agent::readings::fixture::{
+    dropped_at, dropped_for, in_memory, readings, status, turned_away_outside,
+};
 use holdfast_evidence::diagnose::gather::Gatherer;
 use holdfast_evidence::event_watcher::EventStatus;
 use holdfast_evidence::knowledge::Edition;

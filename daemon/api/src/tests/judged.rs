@@ -43,9 +43,9 @@ pub(crate) fn lists_of_events() -> Vec<Value> {
         .to_vec()
 }
 
-/// Every part of it.
-pub(crate) fn answers_of_the_apiserver() -> Value {
-    let own = DaemonState {
+/// A daemon that has nothing to say.
+pub(crate) fn silent_daemon() -> DaemonState {
+    DaemonState {
         unready: None,
         stalled: None,
         watches: Vec::new(),
@@ -60,7 +60,12 @@ pub(crate) fn answers_of_the_apiserver() -> Value {
         obstacles: Default::default(),
         closed_ports: Vec::new(),
         node_port_listeners: Vec::new(),
-    };
+    }
+}
+
+/// Every part of it.
+pub(crate) fn answers_of_the_apiserver() -> Value {
+    let own = silent_daemon();
     let known = KnownServices::find(web(), Arc::new(everything()), &Focus::default());
     let mut material = known.into_evidence((own, Vec::new()), &Vec::new(), (DiagnosisScope::default(), THEN));
     material.cluster = cluster();

@@ -1,6 +1,6 @@
 //! What `status` calls an outage, and what it only lists.
 
-use holdfast_core::keys::{Source, Transport};
+use holdfast_core::keys::{FrontendKey, Source, Transport};
 use holdfast_core::op::{QuotaId, ServiceId};
 use holdfast_core::snapshot::{Reason, Verdict};
 use holdfast_status::datapath::{BackendRefusal, Cause, FlowSample, FlowStatus, FlowSweepProgress};
@@ -52,6 +52,30 @@ fn clients_that_the_node_has_no_room_for_are_a_finding_and_those_that_a_rule_kee
         let ran = served.ask(&["status"]);
         assert_eq!(ran.exit, expected, "{cause:?}: {}", ran.out);
         assert_eq!(ran.out.contains("clients that this node has no room for\n"), cause.is_shortage());
+    }
+}
+
+#[test]
+fn status_and_each_explanation_end_alike_where_the_node_has_no_room_for_clients() {
+    let dialled = FrontendKey::from_socket("10.96.0.0:80".parse().unwrap(), Transport::Tcp).unwrap();
+    let service = "default/service-00000";
+    for (cause, question, expected) in [
+        (Cause::Ports, &["status"][..], Exit::Finding),
+        (Cause::Ports, &["explain"], Exit::Finding),
+        (Cause::Ports, &["explain", "10.96.0.0:80"], Exit::Finding),
+        (Cause::Ports, &["explain", service], Exit::Finding),
+        (Cause::Ports, &["explain", "10.200.0.1:8080"], Exit::Good),
+        (Cause::Source, &["explain"], Exit::Good),
+        (Cause::Source, &["explain", service], Exit::Good),
+    ] {
+        let served = serve_with(many(1, 1), |readings| {
+            well_in_memory(readings);
+            readings.refusals = fixture::dropped_at(dialled, cause);
+        });
+        let ran = served.ask(question);
+        assert_eq!(ran.exit, expected, "{cause:?} {question:?}: {}", ran.out);
+        let says = ran.out.contains("no SNAT port was free");
+        assert!(says || question == ["explain"] || cause == Cause::Source, "{question:?}: {}", ran.out);
     }
 }
 

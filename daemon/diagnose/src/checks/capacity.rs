@@ -15,8 +15,8 @@ use crate::formatting::format_count;
 use holdfast_status::views::refusals::{Cause, DeniedClient};
 
 pub(super) fn check_capacity(case: &Case<'_>) -> Judgement {
-    let lacks_capacity = |it: &&Arc<DeniedClient>| is_dropped_outside(it) && it.refusal.cause.is_shortage();
-    let own: Vec<&Arc<DeniedClient>> = recent_denials(case).into_iter().filter(lacks_capacity).collect();
+    let lacks_capacity = |it: &Arc<DeniedClient>| is_dropped_outside(it) && it.refusal.cause.is_shortage();
+    let own: Vec<Arc<DeniedClient>> = recent_denials(case).into_iter().filter(lacks_capacity).collect();
     let Some((why, advised)) = own.last().and_then(|latest| find_remedy(latest.refusal.cause)) else {
         return judge_no_drop(count_losses(case).unwrap_or_default());
     };

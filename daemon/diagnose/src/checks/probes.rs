@@ -18,7 +18,7 @@ use super::endpoints::LISTEN_AT_THE_NODE;
 use crate::case::{Case, judge_unavailable};
 use crate::command::{Command, CommandWord};
 use crate::evidence::{Probe, ProbeKind, ProbeOutcome};
-use crate::explain::list_failing;
+use crate::explain::{FailingBackend, list_failing};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, join_names};
 use crate::limits::{NAMED_MAX, PODS_MAX};
@@ -93,9 +93,9 @@ const BACKENDS_QUESTION: &str = "Whether its backends answer";
 
 /// Judges backends that were not dialled by what their clients met.
 fn judge_clients(case: &Case<'_>) -> Option<Judgement> {
-    let failing = list_failing(case.view()?, case.datapath());
-    let (backend, first) = failing.first()?;
-    let others: BTreeSet<_> = failing.iter().map(|(other, _)| other).filter(|it| *it != backend).collect();
+    let failing = list_failing(case.table(), case.view()?, case.datapath());
+    let FailingBackend { backend, sentence: first, .. } = failing.first()?;
+    let others: BTreeSet<_> = failing.iter().map(|it| it.backend).filter(|it| it != backend).collect();
     let more = match others.len() {
         0 => String::new(),
         1 => " Another one failed clients, too.".to_owned(),
@@ -116,8 +116,9 @@ pub(super) fn check_client_failures(case: &Case<'_>) -> Judgement {
         );
     }
     let failed: BTreeSet<SocketAddr> = filter_failed(case, &tried).iter().map(|it| it.to).collect();
-    let failing = list_failing(view, case.datapath());
-    let Some((backend, sentence)) = failing.iter().find(|(backend, _)| !failed.contains(backend)) else {
+    let failing = list_failing(case.table(), view, case.datapath());
+    let unknown = failing.iter().find(|it| !failed.contains(&it.backend));
+    let Some(FailingBackend { backend, sentence, .. }) = unknown else {
         return Judgement::ok("No backend that answers this host has failed a client lately.");
     };
     let is_local = backend.ip().is_loopback();

@@ -1,13 +1,12 @@
 //! Clients that the programs refused or dropped at the service's own frontends in the last minutes.
 //!
-//! Invariant: only refusals at this service's own addresses count. `flows.room` reports clients that were dropped for
+//! Invariant: only clients that got one of this service's own frontends count, and those that dialled another port of its
+//! cluster IP. `flows.room` reports clients that were dropped for
 //! lack of capacity.
 
 use std::sync::Arc;
 
-use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::FrontendView;
-use holdfast_status::datapath::Denial;
+use holdfast_status::datapath::{Denial, Refusal};
 use serde_json::json;
 
 use super::policy::build_admission_remedies;
@@ -15,25 +14,24 @@ use crate::case::Case;
 use crate::command::{Command, CommandWord};
 use crate::finding::{Judgement, Remedy};
 use crate::formatting::{format_count, format_duration, join_names};
-use holdfast_status::views::refusals::{Cause, DeniedClient, RECENT_SECONDS};
+use holdfast_status::views::refusals::{
+    Cause, DenialAtFrontend, DeniedClient, find_frontends, programmed_key,
+};
 
 /// The recently denied clients of the service's frontends.
-pub(super) fn recent_denials<'a>(case: &Case<'a>) -> Vec<&'a Arc<DeniedClient>> {
-    let since = case.taken_at().0.saturating_sub(RECENT_SECONDS);
-    let is_own = |it: &&Arc<DeniedClient>| case.frontends().any(|frontend| is_at(frontend, it));
-    case.denials().iter().filter(|it| it.last.0 >= since).filter(is_own).collect()
+pub(super) fn recent_denials(case: &Case<'_>) -> Vec<Arc<DeniedClient>> {
+    let recent = case.denials().iter().filter(|it| it.is_recent(case.taken_at())).cloned().collect();
+    let all = find_frontends(case.table(), recent).into_iter();
+    all.filter(|it| is_own(case, it)).map(|it| it.client).collect()
 }
 
-/// Whether the client dialled this frontend. Clients dial a node port at any address of the node. A port that no
-/// service has counts for the service with that cluster IP.
-fn is_at(frontend: &FrontendView, denied: &DeniedClient) -> bool {
-    let (key, is_node_port) = (&denied.refusal.frontend, frontend.kind == FrontendType::NodePort);
-    if denied.refusal.cause == Cause::NoSuchPort {
-        return frontend.address == key.address;
+/// Whether the client got a frontend of this service, or dialled a port of its cluster IP that no service has.
+fn is_own(case: &Case<'_>, denied: &DenialAtFrontend) -> bool {
+    let Refusal { cause, frontend, .. } = &denied.client.refusal;
+    if *cause == Cause::NoSuchPort {
+        return case.frontends().any(|it| it.address == frontend.address);
     }
-    frontend.port == key.port
-        && frontend.protocol.transport() == Some(key.transport)
-        && (is_node_port || frontend.address == key.address)
+    denied.got.is_some() && case.frontends().any(|it| programmed_key(it) == denied.got)
 }
 
 pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
@@ -41,6 +39,7 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("Tables are in memory only, so no program refuses clients.");
     }
     let every = recent_denials(case);
+    let every: Vec<&Arc<DeniedClient>> = every.iter().collect();
     let client = case.scope().client;
     let is_asked = |it: &&Arc<DeniedClient>| {
         client.is_none_or(|client| it.refusal.arrival.is_some_and(|arrival| arrival.source.ip() == client))

@@ -1,7 +1,6 @@
 //! The parts of an explanation: objects, settings, map entries, and endpoints with everything that is known of them.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 
 use holdfast_core::facts::{Meta, NodeName, ObjectKey, SliceFacts};
 use holdfast_core::hold::{OnEmpty, Policy, ProbeState};
@@ -24,7 +23,7 @@ use holdfast_status::views::announcements::AnnouncedAddress;
 use holdfast_status::views::apiserver::{ApiserverView, Usage};
 use holdfast_status::views::checks::{CheckStatus, CheckStatuses};
 use holdfast_status::views::clients::{ClientCounters, Clients};
-use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, candidate_keys, denial_word};
+use holdfast_status::views::refusals::{Cause, DENIALS, DenialAtFrontend, denial_word};
 
 /// The most endpoints of one service that are listed; `/backends` has all.
 const ENDPOINTS_MAX: usize = 200;
@@ -506,14 +505,8 @@ pub struct RefusalRow {
 }
 
 /// The latest clients that these frontends did not serve.
-pub(super) fn build_refusal_rows(latest: &[Arc<DeniedClient>], subject: &Subject) -> Vec<RefusalRow> {
-    let is_at_frontend = |denied: &&Arc<DeniedClient>| {
-        subject
-            .frontends()
-            .filter_map(frontend_key)
-            .any(|key| candidate_keys(&denied.refusal.frontend).contains(&key))
-    };
-    let row = |denied: &Arc<DeniedClient>| RefusalRow {
+pub(super) fn build_refusal_rows(latest: &[DenialAtFrontend], subject: &Subject) -> Vec<RefusalRow> {
+    let row = |DenialAtFrontend { client: denied, .. }: &DenialAtFrontend| RefusalRow {
         time: Rfc3339(denied.last),
         count: denied.count,
         verdict: denial_word(denied.refusal.denial),
@@ -524,7 +517,7 @@ pub(super) fn build_refusal_rows(latest: &[Arc<DeniedClient>], subject: &Subject
         comm: denied.refusal.comm.clone(),
         cgroup: denied.refusal.cgroup,
     };
-    latest.iter().rev().filter(is_at_frontend).take(REFUSALS_MAX).map(row).collect()
+    latest.iter().rev().filter(|it| subject.has_denied(it)).take(REFUSALS_MAX).map(row).collect()
 }
 
 /// The apiserver in use, in a few words.

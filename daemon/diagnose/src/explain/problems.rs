@@ -33,8 +33,9 @@ impl ResolvedQuery {
             let has_balancer = it.frontends.iter().any(|row| row.r#type.0 == FrontendType::LoadBalancer);
             let is_closed = has_balancer && !it.closed_ports.is_empty();
             let is_down = is_service && !it.failing_checks.is_empty();
+            let is_short = it.shortage.is_some();
             let is_taken = (is_service || is_any_address) && !it.node_port_listeners.is_empty();
-            is_closed || is_down || is_taken || it.frontends.iter().any(differs)
+            is_closed || is_down || is_short || is_taken || it.frontends.iter().any(differs)
         };
         let fails =
             |subject: &Subject| subject.frontends().map(|it| fails(&subject.view, it)).collect::<Vec<_>>();
@@ -44,7 +45,10 @@ impl ResolvedQuery {
             // Whoever asks about a backend asks whether clients get there by any address.
             QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
             QueryMatch::Trouble
-                if answer.do_backends_fail || answer.are_ports_taken || answer.do_checks_fail =>
+                if answer.do_backends_fail
+                    || answer.are_ports_taken
+                    || answer.do_checks_fail
+                    || answer.lacks_room =>
             {
                 true
             }

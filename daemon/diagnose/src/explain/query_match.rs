@@ -10,6 +10,7 @@ use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::{Family, ObjectName, Protocol};
 use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Verdict};
 use holdfast_core::words;
+use holdfast_status::views::refusals::{DenialAtFrontend, programmed_key};
 
 use super::place::format_place;
 
@@ -99,6 +100,11 @@ pub(super) struct Subject {
 impl Subject {
     pub(super) fn frontends(&self) -> impl Iterator<Item = &FrontendView> {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
+    }
+
+    /// Whether the client got one of these frontends.
+    pub(super) fn has_denied(&self, denied: &DenialAtFrontend) -> bool {
+        denied.got.is_some() && self.frontends().any(|it| programmed_key(it) == denied.got)
     }
 
     /// Puts TCP first: most queries without a protocol mean TCP.

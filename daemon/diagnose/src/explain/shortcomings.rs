@@ -4,8 +4,10 @@
 
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::{FrontendView, ServiceView};
+use holdfast_status::datapath::Refusal;
+use holdfast_status::views::refusals::{DenialAtFrontend, denial_word};
 
-use super::query_match::{ExplainQuery, QueryMatch};
+use super::query_match::{ExplainQuery, QueryMatch, Subject};
 use super::{ExplainEvidence, ResolvedQuery};
 
 /// The most backends whose checks fail that are listed.
@@ -20,6 +22,9 @@ impl ResolvedQuery {
         }
         if !matches!(self.found, QueryMatch::Service | QueryMatch::Frontend) {
             return String::new();
+        }
+        if let Some(shortage) = self.subjects.iter().find_map(|it| given.describe_shortage(it)) {
+            return format!(" But {shortage}.");
         }
         let closed = self.list_closed_ports(given).next();
         // Checks belong to a service, and to none of its addresses.
@@ -39,6 +44,25 @@ impl ResolvedQuery {
         let is_balanced = |it: &FrontendView| it.kind == FrontendType::LoadBalancer;
         let asked = self.subjects.iter().filter(move |it| it.frontends().any(is_balanced));
         asked.flat_map(|subject| given.closed_health_ports(&subject.view))
+    }
+}
+
+impl ExplainEvidence {
+    /// Whether this node lacked room for a client of any service within five minutes.
+    pub(super) fn lacks_room(&self) -> bool {
+        self.refusals.iter().any(|it| self.is_shortage(it))
+    }
+
+    fn is_shortage(&self, denied: &DenialAtFrontend) -> bool {
+        denied.client.is_recent(self.taken_at) && denied.client.refusal.cause.is_shortage()
+    }
+
+    /// What this node last lacked for clients of these frontends, without a full stop.
+    pub(super) fn describe_shortage(&self, subject: &Subject) -> Option<String> {
+        let own = |it: &&DenialAtFrontend| self.is_shortage(it) && subject.has_denied(it);
+        let Refusal { denial, frontend, cause, .. } = &self.refusals.iter().rev().find(own)?.client.refusal;
+        let (denied, why) = (denial_word(*denial), cause.describe());
+        Some(format!("clients of {frontend} were {denied} on this node, because {why}"))
     }
 }
 

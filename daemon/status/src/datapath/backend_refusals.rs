@@ -2,13 +2,15 @@
 //!
 //! Invariant: a refusal is recent for [`REFUSAL_SECONDS`]. After that it counts until the backend is known to have
 //! answered a later client, or for [`REFUSED_SECONDS_MAX`]: a fault that nobody meets any more is not mended by that.
-//! While no client has dialled the service since, the daemon keeps it longer. The same is true of a silence.
+//! Then the datapath forgets it. The daemon keeps it longer, and a silence too, until dials or an answer show that it is
+//! over.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use holdfast_core::keys::Transport;
 use holdfast_core::op::QuotaId;
+use holdfast_core::words;
 
 use super::Status;
 use crate::rfc3339::Millis;
@@ -17,7 +19,7 @@ use crate::rfc3339::Millis;
 /// table takes.
 pub const REFUSAL_SECONDS: u32 = 30;
 
-/// Seconds after which a refusal is forgotten.
+/// Seconds after which the datapath forgets a refusal.
 pub const REFUSED_SECONDS_MAX: u32 = 300;
 
 /// A frontend and the backend behind it that refused a client, or did not answer.
@@ -45,7 +47,28 @@ pub type BackendEndpoint = (SocketAddr, Transport);
 /// packet came that it did not.
 pub type BackendAnswers = BTreeMap<BackendEndpoint, u32>;
 
-/// Failures that the datapath has forgotten, by what clients met.
+words! {
+    /// What clients of a backend meet.
+    #[derive(PartialOrd, Ord)]
+    pub enum BackendFailure {
+        /// It resets their connections, or its port is closed.
+        Refused = "refused",
+        /// None has got an answer.
+        Silent = "silent",
+    }
+}
+
+impl BackendFailure {
+    /// What the backend did, in words.
+    pub const fn describe(self) -> &'static str {
+        match self {
+            Self::Refused => "refused clients",
+            Self::Silent => "answered no client",
+        }
+    }
+}
+
+/// Failures that the datapath has forgotten and the daemon keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeptFailures {
     pub refusals: BackendRefusals,
@@ -105,11 +128,18 @@ impl Status {
         silences
     }
 
+    /// The backends that fail in this way.
+    pub fn failures_of_kind(&self, how: BackendFailure) -> BackendRefusals {
+        match how {
+            BackendFailure::Refused => self.backend_refusals(),
+            BackendFailure::Silent => self.silent_backends(),
+        }
+    }
+
     /// Each failure of a backend, what its clients met, and the time of the last one by the datapath's clock.
-    pub fn backend_failures(&self) -> impl Iterator<Item = (BackendRefusal, &'static str, u32)> {
-        let refused = self.backend_refusals().into_iter().map(|(it, seen)| (it, "refused clients", seen));
-        let silent = self.silent_backends().into_iter();
-        refused.chain(silent.map(|(it, seen)| (it, "answered no client", seen)))
+    pub fn backend_failures(&self) -> impl Iterator<Item = (BackendRefusal, BackendFailure, u32)> {
+        let all = BackendFailure::ALL.into_iter();
+        all.flat_map(|how| self.failures_of_kind(how).into_iter().map(move |(it, seen)| (it, how, seen)))
     }
 
     /// The time of an event in that second of the programs' clock: the latest that is possible, so that no event is

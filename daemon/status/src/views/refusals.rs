@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 pub use crate::datapath::Cause;
 use crate::datapath::{Denial, Refusal};
@@ -26,6 +27,10 @@ pub struct DeniedClient {
 }
 
 impl DeniedClient {
+    pub const fn is_recent(&self, now: Timestamp) -> bool {
+        self.last.0 >= now.0.saturating_sub(RECENT_SECONDS)
+    }
+
     /// Whether this is the same process, or the same outside address, with the same result at the same frontend.
     pub fn is_same_client(&self, refusal: &Refusal) -> bool {
         let address = |it: &Refusal| it.arrival.map(|arrival| arrival.source.ip());
@@ -35,7 +40,7 @@ impl DeniedClient {
 }
 
 /// The frontends that may have replied, in the programs' lookup order.
-pub fn candidate_keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
+fn candidate_keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
     let any =
         FrontendKey { address: Family::from_address(dialled.address).unspecified_address(), ..*dialled };
     [*dialled, any]
@@ -93,6 +98,24 @@ impl<'a> Owners<'a> {
     ) -> Option<FrontendOwner<'a>> {
         self.find_owner(dialled).filter(|(view, frontend)| takes_clients(view, frontend, backend))
     }
+}
+
+/// A client that was denied, and the frontend in the maps that it got.
+#[derive(Clone, Debug)]
+pub struct DenialAtFrontend {
+    pub client: Arc<DeniedClient>,
+    /// `None`: no frontend has what it dialled.
+    pub got: Option<FrontendKey>,
+}
+
+/// Finds the frontend that each of these clients got.
+pub fn find_frontends(snapshot: &Snapshot, denied: Vec<Arc<DeniedClient>>) -> Vec<DenialAtFrontend> {
+    let owners = Owners::from_snapshot(snapshot, denied.iter().map(|it| it.refusal.frontend));
+    let one = |client: Arc<DeniedClient>| DenialAtFrontend {
+        got: owners.find_owner(&client.refusal.frontend).and_then(|(_, frontend)| programmed_key(frontend)),
+        client,
+    };
+    denied.into_iter().map(one).collect()
 }
 
 /// Whether new clients of a frontend may get this backend. One on its way out gets them where no other is left.

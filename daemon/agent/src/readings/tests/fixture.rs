@@ -83,8 +83,13 @@ fn refusals() -> Arc<RefusalLog> {
 
 /// The log of a client outside that was dropped for this cause.
 pub fn dropped_for(cause: Cause) -> Arc<RefusalLog> {
+    dropped_at(turned_away_outside().frontend, cause)
+}
+
+/// The same, of a client that dialled this.
+pub fn dropped_at(frontend: FrontendKey, cause: Cause) -> Arc<RefusalLog> {
     let log = RefusalLog::none();
-    log.record(Timestamp(THEN.0 + 5), Refusal { cause, ..turned_away_outside() });
+    log.record(Timestamp(THEN.0 + 5), Refusal { cause, frontend, ..turned_away_outside() });
     log
 }
 
