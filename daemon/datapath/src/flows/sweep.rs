@@ -59,6 +59,8 @@ struct OrphanRecord {
 pub(super) struct FlowSweep {
     table: FlowTable,
     at: u32,
+    // Where the part ends that is being swept.
+    part_end: u32,
     // How many flows had begun before this pass, and how many it has found.
     begun: u64,
     found: u64,
@@ -75,14 +77,19 @@ pub(super) struct FlowSweep {
 }
 
 impl FlowSweep {
-    /// `swept` is the progress over a former table.
+    /// `swept` is the progress over a former table. What it knows of backends stays, until the daemon names those anew
+    /// whose answers it asks for.
     pub(super) fn new(table: FlowTable, swept: FlowSweepProgress) -> Self {
+        if !swept.answers.is_empty() {
+            table.watch_answers(swept.answers.keys().copied().collect());
+        }
         let port_usage = PortUsage::default();
         let recount = Recount::default();
         let adopting = (swept.passes == 0).then(AdoptedFlows::default);
         Self {
             table,
             at: 0,
+            part_end: 0,
             begun: 0,
             found: 0,
             port_usage,
@@ -96,27 +103,29 @@ impl FlowSweep {
         }
     }
 
-    /// Sweeps one part of the table, as far as time allows. `false`: the part is not complete.
+    /// Goes on with the part that is not complete, or begins one of so many records, as far as time allows. `false`:
+    /// the part is not complete.
     pub(super) fn sweep_part(&mut self, count: u32, until: Instant) -> bool {
-        let mut remaining = count;
         if self.at == 0 && !self.begin_pass() {
             return true;
         }
-        while remaining > 0 {
+        if self.at == 0 || self.at >= self.part_end {
+            self.part_end = self.at.saturating_add(count);
+        }
+        while self.at < self.part_end {
             let from = self.at;
-            let next = remaining.min(RECORDS_PER_LOOK);
+            let next = (self.part_end - from).min(RECORDS_PER_LOOK);
             self.sweep_records(from, next);
             self.at = from.saturating_add(next);
-            remaining -= next;
             if self.at >= self.table.capacity() {
                 self.end_pass();
                 return true;
             }
             if Instant::now() >= until {
-                return remaining == 0;
+                break;
             }
         }
-        true
+        self.at >= self.part_end
     }
 
     /// Releases some record numbers. `true`: all are released.

@@ -90,6 +90,12 @@ fn kernel_the_sweep_notes_answered_and_unanswered_clients_of_watched_backends() 
     pass(&mut sweep);
     assert_eq!(sweep.swept.unanswered, [(silent, NOW - 1)].into());
     assert_eq!(sweep.swept.answers, [(silent, 0), (serving, NOW - 3)].into());
+    // As after a resize.
+    let next = FlowMaps::new(8);
+    next.begin(opened);
+    let mut resized = FlowSweep::new(next.table.clone(), sweep.swept.clone());
+    pass(&mut resized);
+    assert_eq!(resized.swept.answers, [(silent, 0), (serving, NOW - 3)].into());
     bed.table.watch_answers([].into());
     pass(&mut sweep);
     assert!(sweep.swept.unanswered.is_empty() && sweep.swept.answers.is_empty());
@@ -275,6 +281,15 @@ fn kernel_a_slice_ends_soon_after_its_time_with_any_load() {
     }
     assert_eq!(slices, 20_000_u32.div_ceil(RECORDS_PER_LOOK));
     assert_eq!(sweep.swept.ended, 20_000);
+}
+
+#[test]
+fn kernel_a_part_that_takes_several_slices_ends_with_its_last_record() {
+    let bed = FlowMaps::new(1_000);
+    let mut sweep = sweep(&bed);
+    let mut count_slices = || (1..).find(|_| sweep.sweep_part(200, Instant::now())).unwrap();
+    assert_eq!([(); 5].map(|()| count_slices()), [200_u32.div_ceil(RECORDS_PER_LOOK); 5]);
+    assert_eq!(sweep.swept.passes, 1);
 }
 
 #[test]
