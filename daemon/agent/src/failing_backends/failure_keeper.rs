@@ -16,7 +16,9 @@ use holdfast_core::list::{Rows, Scope};
 use holdfast_core::op::PortIndex;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::keep_refusal;
-use holdfast_status::datapath::{BackendEndpoint, BackendRefusal, BackendRefusals, KeptFailures, Status};
+use holdfast_status::datapath::{
+    BackendAnswers, BackendEndpoint, BackendRefusal, BackendRefusals, KeptFailures, Status,
+};
 use holdfast_status::views::refusals::Owners;
 
 /// Seconds after a failure in which dials still belong to it: the datapath reads it a second later, and a burst of
@@ -83,8 +85,8 @@ struct Evidence {
     dials_per_visit: Option<u64>,
     /// When the last connection from outside began that it answered.
     answered_at: Option<u32>,
-    /// The last packet from outside that it did not answer.
-    unanswered_at: Option<u32>,
+    /// When a client of any frontend last failed there: it was refused, or a packet from outside got no answer.
+    failed_at: Option<u32>,
 }
 
 impl Dials {
@@ -92,10 +94,10 @@ impl Dials {
         Self { connects, since, again_at: None }
     }
 
-    /// Counts anew after a client that got no answer: the dials before it do not show that the backend works.
-    fn note_unanswered(&mut self, evidence: &Evidence, now: u32) {
+    /// Counts anew after a client that failed: the dials before it do not show that the backend works.
+    fn note_failure(&mut self, evidence: &Evidence, now: u32) {
         let is_new = |at: u32| at.saturating_add(READING_SECONDS) >= self.since;
-        if let Some(connects) = evidence.connects.filter(|_| evidence.unanswered_at.is_some_and(is_new)) {
+        if let Some(connects) = evidence.connects.filter(|_| evidence.failed_at.is_some_and(is_new)) {
             *self = Self::counted_from(connects, now);
         }
     }
@@ -154,12 +156,13 @@ impl FailureKeeper {
             return KeptFailures::default();
         }
         ports.update(snapshot, known);
+        let failed_at = collect_failures(status, [&refusing, &silent]);
         let sweep = status.flows.as_ref().map(|flows| &flows.sweep);
         let find = |it: &BackendRefusal| Evidence {
             connects: ports.found.get(it).and_then(|(port, _)| count(*port)),
             dials_per_visit: ports.found.get(it).and_then(|(_, dials)| *dials),
             answered_at: sweep.and_then(|sweep| sweep.answers.get(&it.backend())).copied(),
-            unanswered_at: sweep.and_then(|sweep| sweep.unanswered.get(&it.backend())).copied(),
+            failed_at: failed_at.get(&it.backend()).copied(),
         };
         KeptFailures {
             refusals: refusals.update(find, &refusing, status.now),
@@ -203,7 +206,7 @@ impl LastFailures {
         dials.retain(|it, dials| {
             let Some(failed_at) = seconds.get(it) else { return false };
             let evidence = find(it);
-            dials.note_unanswered(&evidence, now);
+            dials.note_failure(&evidence, now);
             let is_over = evidence.answered_at.is_some_and(|at| at > *failed_at)
                 || now.saturating_sub(*failed_at) > *kept_seconds;
             let is_served = evidence.connects.is_some();
@@ -213,6 +216,17 @@ impl LastFailures {
         seconds.retain(|it, _| dials.contains_key(it));
         seconds.iter().filter(|(it, _)| !current.contains_key(*it)).map(|(it, at)| (*it, *at)).collect()
     }
+}
+
+/// When a client last failed at each backend, whatever it dialled.
+fn collect_failures(status: &Status, failing: [&BackendRefusals; 2]) -> BackendAnswers {
+    let unanswered = status.flows.iter().flat_map(|flows| &flows.sweep.unanswered);
+    let mut all: BackendAnswers = unanswered.map(|(backend, at)| (*backend, *at)).collect();
+    for (it, at) in failing.into_iter().flatten() {
+        let latest = all.entry(it.backend()).or_default();
+        *latest = (*at).max(*latest);
+    }
+    all
 }
 
 /// The ports of the services that send clients of these frontends to these backends.
@@ -317,7 +331,8 @@ mod tests {
     fn a_client_without_an_answer_makes_the_dials_before_it_count_for_nothing() {
         let mut last = forgotten();
         let mut keep = |connects, unanswered_at, now| {
-            let evidence = Evidence { dials_per_visit: Some(2), unanswered_at, ..dialled(connects) };
+            let evidence =
+                Evidence { dials_per_visit: Some(2), failed_at: unanswered_at, ..dialled(connects) };
             last.update(|_| evidence, &BackendRefusals::new(), now).len()
         };
         let hung_at = REFUSAL_AT + 5_000;
@@ -407,7 +422,7 @@ mod tests {
         let mut last = forgotten();
         let dialled_at = REFUSAL_AT + 5_000;
         let mut keep = |connects, unanswered_at, now| {
-            let evidence = Evidence { unanswered_at, ..dialled(connects) };
+            let evidence = Evidence { failed_at: unanswered_at, ..dialled(connects) };
             let kept = last.update(|_| evidence, &BackendRefusals::new(), now).len();
             (kept, last.dials.get(&refusal()).is_some_and(|dials| dials.again_at.is_some()))
         };
@@ -471,6 +486,28 @@ mod tests {
             flows: Some(FlowStatus { sweep, sample: FlowSample::default() }),
             ..holdfast_fixtures::healthy::status()
         }
+    }
+
+    #[test]
+    fn dials_end_no_refusal_while_the_backend_refuses_clients_of_another_frontend() {
+        let snapshot = Arc::new(snapshot_from(WEB));
+        let (mut keeper, none) = (FailureKeeper::default(), BackendRefusals::new);
+        let node_port = BackendRefusal { frontend: "192.0.2.1:30080".parse().unwrap(), ..refusal() };
+        let mut tell = |now, refusals, connects| {
+            let status = status_at(now, refusals, none());
+            keeper.update(&status, &snapshot, |_| Some(connects), |_| ()).refusals.contains_key(&refusal())
+        };
+        assert!(!tell(REFUSAL_AT, [(refusal(), REFUSAL_AT)].into(), 1), "the datapath tells");
+        for second in 1..900 {
+            let now = REFUSAL_AT + second;
+            assert!(
+                second < 300 || tell(now, [(node_port, now)].into(), 1 + u64::from(second) * 9),
+                "{second}"
+            );
+        }
+        let mended_at = REFUSAL_AT + 1_300;
+        assert!(tell(mended_at, none(), 9_000));
+        assert!(!tell(mended_at + SETTLING_SECONDS, none(), 9_900));
     }
 
     #[test]
