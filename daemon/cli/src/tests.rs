@@ -735,13 +735,38 @@ impl Write for ClosedPipe {
 fn a_closed_pipe_is_quiet() {
     let served = serve(everything());
     let socket = served.socket.to_str().unwrap();
-    for command in ["frontends", "status", "completions"] {
+    for command in ["frontends", "completions"] {
         let shell: &[&str] = if command == "completions" { &["bash"] } else { &[] };
         let arguments = [&["holdfast", "--socket", socket, command], shell].concat();
         let mut err = Vec::new();
         let cli = parse(arguments.into_iter().map(OsString::from), &mut Vec::new(), &mut err).unwrap();
         let Command::Client(question) = &cli.command else { panic!("a question") };
         assert_eq!(cli.run_command(question, &mut ClosedPipe, &mut err), Exit::Good, "{command}");
+        assert_eq!(String::from_utf8(err).unwrap(), "");
+    }
+}
+
+#[test]
+fn an_answer_ends_with_its_exit_code_however_much_of_it_is_read() {
+    let served = serve(everything());
+    let socket = served.socket.to_str().unwrap();
+    for (command, expected) in [
+        (&["status"][..], Exit::Finding),
+        (&["status", "-o", "json"], Exit::Finding),
+        (&["status", "-o", "yaml"], Exit::Finding),
+        (&["explain"], Exit::Finding),
+        (&["explain", "default/gone"], Exit::Finding),
+        (&["diagnose", "default/thief"], Exit::Errors),
+        (&["diagnose"], Exit::Errors),
+        (&["datapath"], Exit::Finding),
+        (&["explain", "default/none"], Exit::NoService),
+    ] {
+        let arguments = [&["holdfast", "--socket", socket], command].concat();
+        let mut err = Vec::new();
+        let cli = parse(arguments.into_iter().map(OsString::from), &mut Vec::new(), &mut err).unwrap();
+        let Command::Client(question) = &cli.command else { panic!("a question") };
+        assert_eq!(cli.run_command(question, &mut Vec::new(), &mut err), expected, "{command:?}, read whole");
+        assert_eq!(cli.run_command(question, &mut ClosedPipe, &mut err), expected, "{command:?}");
         assert_eq!(String::from_utf8(err).unwrap(), "");
     }
 }
