@@ -2,6 +2,7 @@
 //!
 //! Invariant: a failed check is reported, and is no fault of the daemon.
 
+use holdfast_status::datapath::BackendFailure;
 use serde::{Deserialize, Serialize};
 
 /// A backend that gets no new clients because its health checks fail.
@@ -44,13 +45,14 @@ impl FailingBackend {
 
     pub(super) fn describe_state(&self) -> String {
         let Self { service, backend, frontend, protocol, how, at } = self;
-        let failure = match how.as_str() {
-            "silent" => format!("answered no client of {frontend}/{protocol}"),
-            how => format!("{how} clients of {frontend}/{protocol}"),
+        let known = BackendFailure::ALL.into_iter().find(|it| it.as_str() == how);
+        let what = match (known, backend.parse()) {
+            (Some(failure), Ok(backend)) => failure.describe_backend(backend),
+            _ => format!("{backend} {how} clients"),
         };
         let last =
             at.as_ref().map(|at| format!(", the last one at {}", whole_seconds(at))).unwrap_or_default();
-        format!("{service}: {backend} {failure}{last}")
+        format!("{service}: {what} of {frontend}/{protocol}{last}")
     }
 }
 

@@ -45,13 +45,13 @@ pub fn find_failing_backends(snapshot: &Snapshot, datapath: &DatapathView) -> Ve
         // The programs' clock has no fractions.
         let at = Rfc3339(status.time_at(seen).seconds());
         let BackendRefusal { backend, frontend: address, transport, .. } = it;
-        let what = how.describe();
+        let what = how.describe_backend(backend);
         Some(FailingBackend {
             service: view.key.clone(),
             frontend: programmed_key(frontend)?,
             backend,
             how,
-            sentence: format!("{backend} {what} of {address}/{transport}, the last one at {at}"),
+            sentence: format!("{what} of {address}/{transport}, the last one at {at}"),
         })
     };
     failures.into_iter().filter_map(one).collect()

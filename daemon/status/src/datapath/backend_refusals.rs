@@ -66,6 +66,13 @@ impl BackendFailure {
             Self::Silent => "answered no client",
         }
     }
+
+    /// Who did that. At the address of a loopback a pod reaches its own, and the backend may have refused nobody.
+    pub fn describe_backend(self, backend: SocketAddr) -> String {
+        let may_be_pods = self == Self::Refused && backend.ip().is_loopback();
+        let others = if may_be_pods { ", or the loopback of a pod," } else { "" };
+        format!("{backend}{others} {}", self.describe())
+    }
 }
 
 /// Failures that the datapath has forgotten and the daemon keeps.

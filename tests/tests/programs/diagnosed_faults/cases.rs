@@ -341,7 +341,7 @@ backends = [\"127.0.0.9:8081\"]
             &["explain", "static/web"],
             1,
             &[
-                "Fails clients: 127.0.0.9:8081 refused clients of 10.96.0.10:80/TCP, the last one at ",
+                "Fails clients: 127.0.0.9:8081, or the loopback of a pod, refused clients of 10.96.0.10:80/TCP, the last one at ",
                 "80 sent to a backend (whether it took them is not counted), 0 refused by holdfast",
                 "Cause and remedy: holdfast diagnose static/web",
             ],
@@ -400,7 +400,7 @@ pub(super) const REFUSED_PROCESSES: Case = Case {
             1,
             &[
                 "backends that fail clients",
-                "static/web: 127.0.0.9:8081 refused clients of 10.96.0.10:80/TCP, the last one at 20",
+                "static/web: 127.0.0.9:8081, or the loopback of a pod, refused clients of 10.96.0.10:80/TCP, the last one at 20",
                 "next: holdfast diagnose static/web",
             ],
         )
