@@ -6,9 +6,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use holdfast_core::keys::{Family, Protocol};
+use holdfast_core::keys::Protocol;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
 
 use super::evidence::{ClientTrace, Lookup};
 use super::limits::NAMED_MAX;
@@ -42,8 +42,10 @@ pub(super) fn trace_client(
     (read, client): (&ReadBack, Option<IpAddr>),
 ) -> Lookup<Vec<ClientTrace>> {
     let Some(client) = client else { return Lookup::Skipped("no client was named (--client)") };
-    let of_family = frontend_targets(snapshot, views)
-        .filter(|(at, _)| Family::from_address(at.ip()) == Family::from_address(client));
+    // What another service has leads to backends of that one.
+    let own = views.iter().flat_map(|view| &view.frontends).filter(|it| it.verdict != Verdict::Conflict);
+    let targets = own.filter_map(|it| Some((dial_target(snapshot, it)?, &it.protocol)));
+    let of_family = targets.filter(|(at, _)| at.is_ipv4() == client.is_ipv4());
     let one = |(at, protocol): (SocketAddr, &Protocol)| {
         let question = ExplainQuery::Address(DialTarget::new(at, Some(protocol.clone())));
         let packet = ResolvedQuery::resolve(Arc::clone(snapshot), question, Some(client))

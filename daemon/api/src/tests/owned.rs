@@ -1,5 +1,6 @@
 //! Whose clients were denied: each counts for the service whose frontend it got, and for no other.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
@@ -53,14 +54,28 @@ fn list_members(served: &Served, question: &str, (service, member): (&str, &str)
 
 /// The state of a check of the service's diagnosis.
 fn judge_denied(dialled: &str, cause: Cause, (service, check): (&str, &str)) -> Value {
+    judge_service(dialled, cause, (service, check), None)["state"].clone()
+}
+
+/// A finding of the service's diagnosis for a client.
+fn judge_service(
+    dialled: &str,
+    cause: Cause,
+    (service, check): (&str, &str),
+    client: Option<IpAddr>,
+) -> Value {
     let known = KnownServices::find(parse_name(service), Arc::new(table()), &Focus::default());
     let denied = dropped_at(key(dialled), cause).snapshot().latest;
     let datapath = Arc::new(DatapathView::for_kernel(status()));
     let own = DaemonState { denied, datapath, ..silent_daemon() };
-    let evidence = known.into_evidence((own, Vec::new()), &Vec::new(), (DiagnosisScope::default(), THEN));
+    let evidence = known.into_evidence(
+        (own, Vec::new()),
+        &Vec::new(),
+        (DiagnosisScope { client, ..DiagnosisScope::default() }, THEN),
+    );
     let diagnosis = serde_json::to_value(Diagnosis::new(&evidence, &judge(&evidence), "0.1.0")).unwrap();
     let mut findings = diagnosis["findings"].as_array().unwrap().iter();
-    findings.find(|it| it["id"] == check).unwrap()["state"].clone()
+    findings.find(|it| it["id"] == check).unwrap().clone()
 }
 
 /// Whether each answer about the service tells of the client.
@@ -76,6 +91,14 @@ fn check(dialled: &str, service: &str, expected: bool) {
         let state = judge_denied(dialled, cause, (service, id));
         assert_eq!(state == "warning", expected, "{id} is {state}");
     }
+}
+
+#[test]
+fn a_client_gets_no_backend_of_a_service_whose_only_address_another_one_has() {
+    let client = Some([198, 51, 100, 7].into());
+    let judge = |service| judge_service("10.96.0.10:80", Cause::Ports, (service, "lookup"), client);
+    assert!(judge(VICTIM)["message"].as_str().unwrap().contains("10.96.0.10:80"), "{}", judge(VICTIM));
+    assert_eq!(judge("default/thief")["state"], "skipped");
 }
 
 #[test]
