@@ -387,7 +387,7 @@ impl<'a> Apiserver<'a> {
         let is_refused =
             |it: &EndpointRow<'_>| it.last_error.is_some_and(|why| why.contains("connection refused"));
         let there = if self.endpoints.iter().all(is_refused) {
-            "look on its machine whether kube-apiserver runs; "
+            "look on the machine that has the address whether kube-apiserver runs; "
         } else {
             ""
         };

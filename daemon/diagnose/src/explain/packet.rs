@@ -312,11 +312,14 @@ impl<'a> PacketTrace<'a> {
     }
 
     /// The packet as the subject of a sentence: `A TCP packet from 203.0.113.9 to 10.0.0.5:30080`.
-    fn describe_packet(&self) -> String {
+    fn describe_packet(&self, outcome: Outcome) -> String {
         let Self { from, dialled, transport, .. } = self;
+        // A pod of this node that no service lists meets no packet program.
+        let is_lost =
+            matches!(outcome, Outcome::Dropped | Outcome::Refused) && self.class == ClientClass::Outside;
         let way = match self.class {
             ClientClass::Node => " that comes from outside",
-            _ if self.may_be_pod => ", if it comes from outside,",
+            _ if self.may_be_pod || is_lost => ", if it comes from outside,",
             _ => "",
         };
         let own = match (self.class, transport) {
@@ -334,7 +337,7 @@ impl<'a> PacketTrace<'a> {
             protocol: Code(self.transport),
             client: Code(self.class),
             outcome: Code(outcome),
-            sentence: format!("{} {sentence}", self.describe_packet()),
+            sentence: format!("{} {sentence}", self.describe_packet(outcome)),
             steps: self.steps,
             backends: Vec::new(),
             more_backends: 0,
