@@ -6,7 +6,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use holdfast_core::keys::{FrontendKey, ObjectName, Transport};
 use holdfast_datapath::{
     BackendPortUsage, EncapDirection, Flow, FlowReport, FlowSweepProgress, FlowTable, PACKET_DROPS,
@@ -21,7 +21,7 @@ use serde::Serialize;
 use super::form::Form;
 use super::limits::FLOWS_MAX;
 use super::query::Query;
-use super::response::{self, ApiError};
+use super::response;
 use super::text_table::{Cells, write_table};
 use holdfast_agent::readings::Readings;
 
@@ -365,11 +365,6 @@ pub(super) fn flows(readings: &Readings, query: Query, form: Form) -> Response {
     let table = readings.flow_table();
     let Query { flows: filter, records, .. } = query;
     let limit = records.limit.unwrap_or(FLOWS_MAX);
-    if limit > FLOWS_MAX {
-        let hint = format!("give a number from 1 to {FLOWS_MAX}, and filters for the rest");
-        let error = format!("{limit} flows are too many for one answer");
-        return ApiError::new(StatusCode::BAD_REQUEST, error, hint).into_response();
-    }
     let report = table.as_ref().map(|table| table.find_flows(&filter, limit)).unwrap_or_default();
     let counts = table.as_ref().map(FlowTable::packet_counts).unwrap_or_default();
     let owners = Owners::from_snapshot(&snapshot, report.matches.iter().filter_map(frontend_key));

@@ -68,10 +68,11 @@ pub const FLOWS: &[Parameter] = &[
     })
     .with_words(|| Stage::ALL.map(Stage::as_str).to_vec())
     .with_help("STATE", "Only those in this state"),
-    LIMIT
-        .with_about("At most this many flows. Default: 1000.")
-        .with_bounds(Some(1), Some(FLOWS_MAX))
-        .with_help("COUNT", "At most this many [default: 1000]"),
+    text_parameter("limit", "At most this many flows. Default: 1000.", |query, it, value| {
+        it.set_once(&mut query.records.limit, parse_limit(value, FLOWS_MAX)?)
+    })
+    .with_bounds(Some(1), Some(FLOWS_MAX))
+    .with_help("COUNT", "At most this many [default: 1000]"),
     FORMAT,
 ];
 pub(super) const EXPLAIN: &[Parameter] = &[
@@ -204,7 +205,7 @@ const SINCE: Parameter = text_parameter(
 const LIMIT: Parameter = text_parameter(
     "limit",
     "At most this many of the latest; with after, of the first. Default: 1000.",
-    |query, it, value| it.set_once(&mut query.records.limit, parse_limit(value)?),
+    |query, it, value| it.set_once(&mut query.records.limit, parse_limit(value, RECORDS_MAX)?),
 )
 .with_bounds(Some(1), Some(RECORDS_MAX))
 .with_help("COUNT", "At most this many of the latest; with --after, of the first [default: 1000]");
@@ -383,9 +384,9 @@ fn parse_time(name: &'static str, value: &str) -> Result<Millis, ApiError> {
         .ok_or_else(|| bad_request(format!("{} is no time", quote_excerpt(value)), Hint::Time(name)))
 }
 
-fn parse_limit(value: &str) -> Result<usize, ApiError> {
-    let number = value.parse().ok().filter(|limit| (1..=RECORDS_MAX).contains(limit));
-    let hint = format!("give a number from 1 to {RECORDS_MAX}");
+fn parse_limit(value: &str, most: usize) -> Result<usize, ApiError> {
+    let number = value.parse().ok().filter(|limit| (1..=most).contains(limit));
+    let hint = format!("give a number from 1 to {most}");
     number.ok_or_else(|| bad_request(format!("{} is no limit", quote_excerpt(value)), hint))
 }
 
