@@ -47,8 +47,9 @@ const NOTHING_CONFIGURED: [&str; 2] =
     ["neither an apiserver nor manifests are given, and there is no [[service]]", "next: man holdfast.toml"];
 
 /// What an operator may not conclude where no backend fails.
-const UNSEEN: &str = "backends that no client has dialled lately: holdfast diagnose SERVICE dials them\n           \
-    for clients on this node: TCP backends that are silent, UDP backends that fail";
+const UNSEEN: &str = "backends that no client has dialled lately\n           \
+    backends that never answer TCP of this node's clients, or fail their UDP\n           \
+    next: holdfast diagnose SERVICE dials them";
 
 /// The same, where the daemon sees no client's connect.
 const UNSEEN_CONNECTS: &str =
@@ -480,7 +481,7 @@ fn join_or_none(words: impl Iterator<Item = String>) -> String {
     if words.is_empty() { "none".to_owned() } else { words.join(", ") }
 }
 
-/// Writes a heading and its lines, if there are any.
+/// Writes a section of clients, and the command that says more about the first of them.
 fn write_denied_section(
     out: &mut impl Write,
     title: &str,
@@ -492,6 +493,7 @@ fn write_denied_section(
     next.map_or(Ok(()), |next| writeln!(out, "  {}", sanitise_line(&next)))
 }
 
+/// Writes a heading and its lines, if there are any.
 fn write_section(
     out: &mut impl Write,
     title: &str,

@@ -463,8 +463,9 @@ fn status_shows_every_problem() {
             backends   6 of 10 in use
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
-            not seen   backends that no client has dialled lately: holdfast diagnose SERVICE dials them
-                       for clients on this node: TCP backends that are silent, UDP backends that fail
+            not seen   backends that no client has dialled lately
+                       backends that never answer TCP of this node's clients, or fail their UDP
+                       next: holdfast diagnose SERVICE dials them
 
             datapath
               sendmsg6 serve, but their pins are gone: their programs end with this daemon
@@ -599,7 +600,8 @@ fn packets_that_cannot_be_translated_are_a_finding() {
 fn unpinned_programs_are_distinguished_from_missing_ones() {
     let served = serve_with(many(1, 1), |readings| {
         let mut status = fixture::status();
-        (status.broken_hooks, status.detached_hooks) = (vec!["connect4", "connect6"], vec!["connect6"]);
+        (status.broken_hooks, status.detached_hooks) =
+            (vec!["connect4", "connect6", "getpeername4"], vec!["connect6", "getpeername4"]);
         status.repair_failure = Some("/sys/fs/bpf/holdfast was removed".to_owned());
         for device in status.packets.iter_mut().flat_map(|it| &mut it.devices) {
             (device.attached, device.unpinned) = (true, true);
@@ -612,6 +614,7 @@ fn unpinned_programs_are_distinguished_from_missing_ones() {
     assert_eq!(ran.exit, Exit::Finding);
     for line in [
         "connect6 have no program, so clients there are not served, and the daemon cannot reattach one: /sys/fs",
+        "getpeername4 have no program, so clients there are told the backend's address, and the daemon cannot reattach",
         "connect4 serve, but their pins are gone: their programs end with this daemon: /sys/fs/bpf/holdfast was",
         "clients that arrive at eth0 are served, but its programs end with this daemon: cannot pin in: read-only\n",
     ] {
@@ -619,7 +622,7 @@ fn unpinned_programs_are_distinguished_from_missing_ones() {
     }
     let text = served.ask(&["datapath"]).out;
     for line in [
-        "connect6, connect4 (served, but not pinned: ends with the daemon); /sys/fs/bpf/holdfast was removed\n",
+        "connect6 getpeername4, connect4 (served, but not pinned: ends with the daemon); /sys/fs/bpf/holdfast was removed\n",
         "; served, but not pinned: cannot pin in: read-only\n",
     ] {
         assert!(text.contains(line), "{text}");

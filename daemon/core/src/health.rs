@@ -50,6 +50,14 @@ impl Verdict {
     pub const fn serves_clients(self) -> bool {
         matches!(self, Self::Serving | Self::Draining | Self::Held | Self::Bypassed)
     }
+
+    /// Whether the maps have the frontend, so that programs decide about its clients.
+    pub const fn is_in_maps(self) -> bool {
+        match self {
+            Self::Serving | Self::Draining | Self::Held | Self::Refusing | Self::Dropping => true,
+            Self::Passing | Self::Bypassed | Self::Conflict | Self::Unprogrammed => false,
+        }
+    }
 }
 
 impl ServiceView {

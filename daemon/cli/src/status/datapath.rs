@@ -110,14 +110,21 @@ impl Kernel {
         let why = self.repair_failure.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         let is_bare = |hook: &&String| self.detached_hooks.contains(*hook);
         let (bare, unpinned): (Vec<_>, Vec<_>) = self.broken_hooks.iter().partition(is_bare);
+        // These only tell a client whom it has reached.
+        let (nameless, bare): (Vec<_>, Vec<_>) =
+            bare.into_iter().partition(|hook| hook.starts_with("getpeername"));
         let listed = |hooks: Vec<&String>| hooks.into_iter().cloned().collect::<Vec<_>>().join(", ");
         let said =
             |hooks: Vec<&String>, what| (!hooks.is_empty()).then(|| format!("{} {what}{why}", listed(hooks)));
         let gone = "have no program, so clients there are not served, and the daemon cannot reattach one";
-        let all = [said(bare, gone), said(unpinned, UNPINNED_TEXT)];
+        let all = [said(bare, gone), said(nameless, NAMELESS_TEXT), said(unpinned, UNPINNED_TEXT)];
         all.into_iter().flatten().collect()
     }
 }
+
+/// The consequence of a missing program that answers `getpeername`.
+const NAMELESS_TEXT: &str =
+    "have no program, so clients there are told the backend's address, and the daemon cannot reattach one";
 
 /// The consequence of a missing pin.
 const UNPINNED_TEXT: &str = "serve, but their pins are gone: their programs end with this daemon";

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use holdfast_core::facts::NodeFacts;
 use holdfast_core::keys::Family;
 use holdfast_core::op::FrontendType;
-use holdfast_core::snapshot::{FrontendView, Verdict};
+use holdfast_core::snapshot::FrontendView;
 use serde_json::json;
 
 use crate::case::{Case, judge_unavailable};
@@ -36,7 +36,7 @@ pub(super) fn check_node_port_addresses(case: &Case<'_>) -> Judgement {
     }
     let served: BTreeSet<Family> = case
         .frontends_with_type(FrontendType::NodePort)
-        .filter(is_in_maps)
+        .filter(|it| it.verdict.is_in_maps())
         .map(|it| Family::from_address(it.address))
         .collect();
     if served.is_empty() {
@@ -56,11 +56,6 @@ pub(super) fn check_node_port_addresses(case: &Case<'_>) -> Judgement {
         ))
         .remedy(remedy),
     }
-}
-
-/// Whether the programs find the frontend.
-fn is_in_maps(it: &&FrontendView) -> bool {
-    !matches!(it.verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
 }
 
 /// Addresses of a family at which node ports answer. Loopback appears as its whole range.

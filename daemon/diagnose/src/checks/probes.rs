@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use holdfast_core::keys::{Protocol, Transport};
-use holdfast_core::snapshot::Verdict;
 use holdfast_status::datapath::ForeignPrograms;
 use serde_json::json;
 
@@ -215,10 +214,7 @@ fn are_parts_judged(case: &Case<'_>) -> bool {
 /// Number of TCP frontends in the maps that were not dialled, because there are too many.
 fn count_frontends_left(case: &Case<'_>) -> usize {
     let dialled = case.probes().filter(|it| it.kind == ProbeKind::Frontend).count();
-    let is_absent = |verdict| {
-        matches!(verdict, Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed)
-    };
-    let tcp = case.frontends().filter(|it| it.protocol == Protocol::TCP && !is_absent(it.verdict));
+    let tcp = case.frontends().filter(|it| it.protocol == Protocol::TCP && it.verdict.is_in_maps());
     if dialled < PODS_MAX { 0 } else { tcp.count().saturating_sub(dialled) }
 }
 

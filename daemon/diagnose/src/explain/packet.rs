@@ -376,10 +376,7 @@ impl<'a> PacketTrace<'a> {
             it.kind == FrontendType::ClusterIp
                 && it.address == self.dialled.ip()
                 && it.status == Status::Done
-                && !matches!(
-                    it.verdict,
-                    Verdict::Conflict | Verdict::Unprogrammed | Verdict::Bypassed | Verdict::Passing
-                )
+                && it.verdict.is_in_maps()
         };
         let views = self.snapshot.services.iter().map(AsRef::as_ref);
         let mut with_it = views.filter(|view: &&ServiceView| view.frontends.iter().any(is_one));

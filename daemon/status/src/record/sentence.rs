@@ -138,14 +138,21 @@ impl Diff {
         let went = self.removed.iter().map(|address| format!("-{address}"));
         let turned = self.changed.iter().map(|it| format!("~{} {} to {}", it.address, it.before, it.after));
         let all: Vec<String> = came.chain(went).chain(turned).collect();
-        text.push_str(&all.get(..ADDRESSES_MAX).unwrap_or(&all).join(" "));
-        let more =
-            all.len().saturating_sub(ADDRESSES_MAX) + usize::try_from(self.omitted).unwrap_or(usize::MAX);
-        if more > 0 {
-            push_args(text, format_args!(" and {more} more"));
-        }
+        text.push_str(&self.join_addresses(&all, " "));
         if self.kept > 0 {
             push_args(text, format_args!(", {} kept", self.kept));
+        }
+    }
+}
+
+impl Diff {
+    /// The first of its addresses, as they are written, and how many more there are.
+    fn join_addresses(&self, all: &[String], separator: &str) -> String {
+        let omitted = usize::try_from(self.omitted).unwrap_or(usize::MAX);
+        let joined = all.get(..ADDRESSES_MAX).unwrap_or(all).join(separator);
+        match all.len().saturating_sub(ADDRESSES_MAX).saturating_add(omitted) {
+            0 => joined,
+            more => format!("{joined} and {more} more"),
         }
     }
 }
@@ -193,16 +200,13 @@ impl Trigger {
 
     /// The endpoints whose health checks have turned. Their slice is made of the block, and no operator knows it.
     fn describe_checked_endpoints(&self) -> String {
-        let turned = self.endpoints.iter().flat_map(|diff| &diff.changed);
-        let mut all: Vec<String> =
-            turned.map(|it| format!("{} from {} to {}", it.address, it.before, it.after)).collect();
-        let more = all.len().saturating_sub(ADDRESSES_MAX);
-        all.truncate(ADDRESSES_MAX);
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-        match all.is_empty() {
-            true => "its health checks changed".to_owned(),
-            false => format!("its health checks turned {}{more}", all.join(", ")),
-        }
+        let Some(diff) = self.endpoints.as_ref().filter(|diff| !diff.changed.is_empty()) else {
+            return "its health checks changed".to_owned();
+        };
+        let turned =
+            diff.changed.iter().map(|it| format!("{} from {} to {}", it.address, it.before, it.after));
+        let turned: Vec<String> = turned.collect();
+        format!("its health checks turned {}", diff.join_addresses(&turned, ", "))
     }
 
     fn describe_orderer(&self) -> String {
@@ -280,8 +284,8 @@ mod tests {
     use super::super::Changed;
     use super::*;
 
-    #[track_caller]
-    fn check(source: Source, expected: &str) {
+    /// What the health checks of a block change.
+    fn turned_by_checks(source: Source) -> Trigger {
         let writer = LastWriter {
             manager: HEALTH_CHECK_WRITER.into(),
             operation: "Update".into(),
@@ -289,7 +293,7 @@ mod tests {
             time: None,
         };
         let turned = Changed { address: "127.0.0.9".into(), before: "ready".into(), after: "unready".into() };
-        let trigger = Trigger {
+        Trigger {
             event: "applied".into(),
             kind: Some("EndpointSlice".into()),
             object: Some("static/web-v4".into()),
@@ -298,8 +302,12 @@ mod tests {
             endpoints: Some(Diff { changed: vec![turned], kept: 1, ..Diff::default() }),
             fields: vec!["endpoints".into()],
             ..Trigger::default()
-        };
-        assert_eq!(trigger.sentence(), expected);
+        }
+    }
+
+    #[track_caller]
+    fn check(source: Source, expected: &str) {
+        assert_eq!(turned_by_checks(source).sentence(), expected);
     }
 
     #[test]
@@ -310,6 +318,22 @@ mod tests {
             "EndpointSlice static/web-v4 applied, endpoints ~127.0.0.9 ready to unready, 1 kept, written by \
              health-check (Update)",
         );
+    }
+
+    #[test]
+    fn addresses_beyond_the_limit_are_counted_with_those_that_the_record_left_out() {
+        let turn = |host: usize| Changed {
+            address: format!("10.0.0.{host}"),
+            before: "ready".into(),
+            after: "unready".into(),
+        };
+        let changed = (0..=ADDRESSES_MAX).map(turn).collect();
+        let diff = Diff { changed, omitted: 18, ..Diff::default() };
+        let mut text = String::new();
+        diff.append_to("", &mut text);
+        assert!(text.ends_with(" and 19 more"), "{text}");
+        let trigger = Trigger { endpoints: Some(diff), ..turned_by_checks(Source::Config) };
+        assert!(trigger.sentence().ends_with(" to unready and 19 more"), "{}", trigger.sentence());
     }
 
     #[test]

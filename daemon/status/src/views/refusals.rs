@@ -10,7 +10,7 @@ pub use crate::datapath::Cause;
 use crate::datapath::{Denial, Refusal};
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::{Family, FrontendKey};
-use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot, Verdict};
+use holdfast_core::snapshot::{FrontendView, ServiceView, Snapshot};
 
 /// An older denial says nothing about now: the programs report a client that keeps trying each minute.
 pub const RECENT_SECONDS: i64 = 300;
@@ -128,9 +128,7 @@ pub fn takes_clients(view: &ServiceView, frontend: &FrontendView, backend: Socke
 /// The key of a row's frontend in the maps, if it is there.
 pub fn programmed_key(frontend: &FrontendView) -> Option<FrontendKey> {
     let FrontendView { address, port, protocol, verdict, .. } = frontend;
-    let absent = [Verdict::Conflict, Verdict::Unprogrammed, Verdict::Bypassed, Verdict::Passing];
-    let holds = !absent.contains(verdict);
-    let transport = protocol.transport().filter(|_| holds)?;
+    let transport = protocol.transport().filter(|_| verdict.is_in_maps())?;
     Some(FrontendKey { address: *address, port: *port, transport })
 }
 

@@ -15,7 +15,7 @@ use futures_util::StreamExt;
 use holdfast_core::address_policy::is_reserved;
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Row;
-use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status, Verdict};
+use holdfast_core::snapshot::{FrontendView, PortView, ServiceView, Snapshot, Status};
 use holdfast_diagnose::dial_target;
 use holdfast_diagnose::evidence::{Listener, Lookup, Probe, ProbeKind, ProbeOutcome};
 use holdfast_diagnose::limits::PODS_MAX;
@@ -137,11 +137,7 @@ pub(super) fn frontend_targets(
 }
 
 fn is_programmed(frontend: &FrontendView) -> bool {
-    let is_served = !matches!(
-        frontend.verdict,
-        Verdict::Passing | Verdict::Bypassed | Verdict::Conflict | Verdict::Unprogrammed
-    );
-    is_served && frontend.status == Status::Done
+    frontend.verdict.is_in_maps() && frontend.status == Status::Done
 }
 
 pub(super) async fn dial_targets(targets: Vec<ProbeTarget>, deadline: Instant) -> Vec<Probe> {
