@@ -3,7 +3,7 @@
  * Session affinity of clients that are known by their packets.
  *
  * Owns: the hash of a client and its slots in `clients`. Reads: `ports`, `members`, `backends4/6`. Writes: `clients`,
- * and the connect counts in `ports`.
+ * the connect counts in `ports`, and the flow's flag that its client is saved.
  *
  * An unknown client gets its backend by a hash of its address, so connections that begin at once go to one backend. A
  * client whose affinity has expired gets it by a hash of its address and of its last visit, so it may get any backend.

@@ -377,7 +377,7 @@ INLINE bool awaits_reply(const struct flow *flow)
 	return flow->unacked && !is_encapsulated(flow);
 }
 
-/* The daemon has the same rule: see `flows/life.rs`. */
+/* The daemon has the same rule: see `flows/lifetime.rs`. */
 INLINE __u32 lifetime(const struct flow *flow)
 {
 	__u32 agreed;

@@ -2,8 +2,8 @@
 /*
  * The state of a flow: what client and backend have sent, whether a reply is due, and whether the backend is gone.
  *
- * Owns: the state machine of TCP, SCTP and UDP flows, and the search of a backend in a list. Reads: packets, the lists,
- * `members`. Writes: the state, the flags and `seen` of a flow.
+ * Owns: the state machine of TCP, SCTP and UDP flows, and the search of a backend in a list. Reads: packets, frontends,
+ * `ports`, the lists, `members`. Writes: the state, the flags, `seen` and `unacked` of a flow, and the scratch map.
  *
  * Any host may send packets in a client's name. So a client's packets decide nothing that the backend could contradict.
  */

@@ -41,6 +41,7 @@ use crate::map::{Map, MapHandles, find_handle};
 
 use entries::FlowEntries;
 use flow_counts::FlowCounts;
+use lifetime::has_flag;
 #[cfg(test)]
 pub(crate) use lifetime::tests::LIFETIMES;
 pub(crate) use migration::FlowMigration;
@@ -53,7 +54,7 @@ pub use tally::{PACKET_DROPS, PACKET_EVENTS, PacketCounts};
 
 /// Decodes the flags of one side. Some bits mean something else on the other side.
 fn decode_seen_flags(bits: u8, is_backend: bool) -> SeenFlags {
-    let has = |bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
+    let has = |bit| has_flag(bits, bit);
     SeenFlags {
         syn: has(types::flow_flag::FLOW_SYN_SEEN),
         fin: has(types::flow_flag::FLOW_FIN_SEEN),
@@ -63,11 +64,10 @@ fn decode_seen_flags(bits: u8, is_backend: bool) -> SeenFlags {
 }
 
 fn decode_encap(it: &types::flow) -> Option<EncapDirection> {
-    let has = |bits: u8, bit: types::flow_flag| u32::from(bits) & bit.0 != 0;
-    if has(it.client_flags, types::flow_flag::FLOW_ENCAP) {
+    if has_flag(it.client_flags, types::flow_flag::FLOW_ENCAP) {
         return Some(EncapDirection::ToNode);
     }
-    has(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(EncapDirection::FromNode)
+    has_flag(it.backend_flags, types::flow_flag::FLOW_DECAP).then_some(EncapDirection::FromNode)
 }
 
 /// Whether both sides are open and their packets reach the stack here. Encapsulated packets have another header.
@@ -152,7 +152,8 @@ impl FlowTable {
         since != NOT_IDLE && since == self.begun_count()
     }
 
-    /// Has the next passes look for answers of these backends too, which failed clients of this node or long ago.
+    /// The next passes look for answers of these backends too. They failed clients of this node, or clients outside so
+    /// long ago that the sweep has forgotten it. The caller bounds their number.
     pub fn watch_answers(&self, backends: BTreeSet<BackendEndpoint>) {
         *self.lock_watched() = backends;
     }

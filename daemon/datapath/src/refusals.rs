@@ -1,7 +1,7 @@
 //! Reads the programs' ring buffer of clients that were not served.
 //!
-//! Invariant: a reader never blocks a program. If the buffer is full, the program counts the lost record. A refusal's
-//! frontend leads to its service.
+//! Invariant: a reader never blocks a program. The program counts a record that is above the rate limit, or that does
+//! not fit into the buffer. A refusal's frontend leads to its service.
 
 use std::io::PipeReader;
 use std::net::SocketAddr;

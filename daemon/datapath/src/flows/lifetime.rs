@@ -87,7 +87,7 @@ fn has_state(flow: &types::flow, state: flow_state) -> bool {
     u32::from(flow.state) == state.0
 }
 
-fn has_flag(bits: u8, bit: flow_flag) -> bool {
+pub(super) fn has_flag(bits: u8, bit: flow_flag) -> bool {
     u32::from(bits) & bit.0 != 0
 }
 

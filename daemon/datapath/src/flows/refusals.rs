@@ -12,7 +12,7 @@ use holdfast_status::datapath::{
     REFUSED_SECONDS_MAX,
 };
 
-use super::lifetime::{is_connection_oriented, is_encapsulated};
+use super::lifetime::{has_flag, is_connection_oriented, is_encapsulated};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 use crate::abi::{flow, transport_from_number};
 
@@ -25,7 +25,7 @@ const ANSWER_SECONDS: u32 = 1;
 
 /// Whether the backend refuses the client: it resets a connection that it never opened, or its port is closed.
 fn is_refused(it: &types::flow) -> bool {
-    let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
+    let has = |bit| has_flag(it.backend_flags, bit);
     if !is_connection_oriented(it) {
         return has(flow_flag::FLOW_UNREACHABLE_SEEN);
     }
@@ -52,8 +52,8 @@ pub fn keep_refusal(refusal: BackendRefusal, at: u32, refusing: &mut BackendRefu
 }
 
 /// Whether the backend has agreed to the connection, or replied to the datagram.
-fn is_answered(it: &types::flow) -> bool {
-    let has = |bit: flow_flag| u32::from(it.backend_flags) & bit.0 != 0;
+fn has_answered(it: &types::flow) -> bool {
+    let has = |bit| has_flag(it.backend_flags, bit);
     if is_connection_oriented(it) {
         return has(flow_flag::FLOW_SYN_SEEN);
     }
@@ -62,7 +62,7 @@ fn is_answered(it: &types::flow) -> bool {
 
 /// Notes an answer of a backend that has refused clients. It has to answer a connection that began later.
 pub(super) fn record_answer(it: &types::flow, answers: &mut BackendAnswers) {
-    if answers.is_empty() || !is_answered(it) {
+    if answers.is_empty() || !has_answered(it) {
         return;
     }
     let backend = flow_backend(it).map(|it| it.backend());
@@ -76,7 +76,7 @@ pub(super) fn record_answer(it: &types::flow, answers: &mut BackendAnswers) {
 pub(super) fn record_unanswered(it: &types::flow, now: u32, swept: &mut FlowSweepProgress) {
     let is_late = now.saturating_sub(it.seen) >= ANSWER_SECONDS;
     let is_owed = is_connection_oriented(it) && is_late && !is_encapsulated(it);
-    if swept.answers.is_empty() || !is_owed || is_answered(it) || is_refused(it) {
+    if swept.answers.is_empty() || !is_owed || has_answered(it) || is_refused(it) {
         return;
     }
     let backend = flow_backend(it).map(|it| it.backend()).filter(|it| swept.answers.contains_key(it));
@@ -87,7 +87,7 @@ pub(super) fn record_unanswered(it: &types::flow, now: u32, swept: &mut FlowSwee
 }
 
 /// The backends whose answers the next pass looks for.
-pub(super) fn watch_answers(refused: impl Iterator<Item = BackendEndpoint>, answers: &mut BackendAnswers) {
+pub(super) fn select_answers(refused: impl Iterator<Item = BackendEndpoint>, answers: &mut BackendAnswers) {
     let former = std::mem::take(answers);
     *answers = refused.map(|it| (it, former.get(&it).copied().unwrap_or_default())).collect();
 }
@@ -225,12 +225,12 @@ mod tests {
             let it = began(flow(transport, is_open, flags, NOW, 1));
             record_answer(&it, &mut answers);
             assert!(answers.is_empty(), "{rule}: it has refused nobody");
-            watch_answers([(backend, transport)].into_iter(), &mut answers);
+            select_answers([(backend, transport)].into_iter(), &mut answers);
             record_answer(&it, &mut answers);
             assert_eq!(answers.values().copied().collect::<Vec<_>>(), [expected], "{rule}");
-            watch_answers([(backend, transport)].into_iter(), &mut answers);
+            select_answers([(backend, transport)].into_iter(), &mut answers);
             assert_eq!(answers.values().copied().collect::<Vec<_>>(), [expected], "{rule}: it stays");
-            watch_answers([].into_iter(), &mut answers);
+            select_answers([].into_iter(), &mut answers);
             assert!(answers.is_empty(), "{rule}");
         }
     }
@@ -254,12 +254,12 @@ mod tests {
             let mut swept = FlowSweepProgress::default();
             record_unanswered(&it, NOW, &mut swept);
             assert!(swept.unanswered.is_empty(), "{rule}: the backend has failed nobody");
-            watch_answers([backend].into_iter(), &mut swept.answers);
+            select_answers([backend].into_iter(), &mut swept.answers);
             record_unanswered(&it, NOW, &mut swept);
             assert_eq!(swept.unanswered.get(&backend).copied(), expected, "{rule}");
         }
         let mut swept = FlowSweepProgress::default();
-        watch_answers([(backend.0, Transport::Udp)].into_iter(), &mut swept.answers);
+        select_answers([(backend.0, Transport::Udp)].into_iter(), &mut swept.answers);
         record_unanswered(&flow(Transport::Udp, false, 0, NOW - 1, 1), NOW, &mut swept);
         assert!(swept.unanswered.is_empty(), "a datagram may want no reply");
     }

@@ -1,7 +1,7 @@
 //! Collects backends that answer no client: each connect to them hangs, as to a pod or a node that is gone.
 //!
-//! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], and no flow of that
-//! backend had an answer in a whole pass since. So one packet in a forged name makes no backend silent, nor does a lost
+//! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], a whole pass has ended
+//! since, and no flow of that backend had an answer for [`REFUSAL_SECONDS`]. So one packet in a forged name makes no backend silent, nor does a lost
 //! one. An old connection whose client sends nothing but keepalives counts as answered. It keeps at most
 //! [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with their quotas.
 
@@ -12,7 +12,7 @@ use holdfast_status::datapath::{
     BackendAnswers, BackendRefusal, BackendRefusals, REFUSAL_SECONDS, is_refusal_current,
 };
 
-use super::lifetime::is_encapsulated;
+use super::lifetime::{has_flag, is_encapsulated};
 use super::refusals::{flow_backend, keep_refusal};
 use crate::abi::flow::types::{self, flow_flag, flow_state};
 
@@ -25,27 +25,23 @@ pub(super) struct SilentBackends {
     unanswered: BackendRefusals,
     /// The pass that first met each of them.
     first: BTreeMap<BackendRefusal, u64>,
-    /// When their backends last answered any client.
+    /// The last packet of any connection that their backends have answered.
     answered: BackendAnswers,
-}
-
-fn has(flags: u8, bit: flow_flag) -> bool {
-    u32::from(flags) & bit.0 != 0
 }
 
 /// Whether a client has repeated its SYN for long enough, and nothing came back.
 fn is_unanswered(it: &types::flow) -> bool {
     u32::from(it.state) == flow_state::FLOW_OPENING.0
-        && has(it.client_flags, flow_flag::FLOW_SYN_SEEN)
-        && !has(it.backend_flags, flow_flag::FLOW_SYN_SEEN)
-        && !has(it.backend_flags, flow_flag::FLOW_RST_SEEN)
+        && has_flag(it.client_flags, flow_flag::FLOW_SYN_SEEN)
+        && !has_flag(it.backend_flags, flow_flag::FLOW_SYN_SEEN)
+        && !has_flag(it.backend_flags, flow_flag::FLOW_RST_SEEN)
         && it.seen.saturating_sub(it.began) >= PATIENCE_SECONDS
 }
 
 /// Whether the backend has agreed to the connection, and has answered the client's last data too: an old connection
 /// to a backend that is gone repeats its data.
-fn is_answered(it: &types::flow) -> bool {
-    has(it.backend_flags, flow_flag::FLOW_SYN_SEEN) && it.unacked == 0
+fn answers_now(it: &types::flow) -> bool {
+    has_flag(it.backend_flags, flow_flag::FLOW_SYN_SEEN) && it.unacked == 0
 }
 
 impl SilentBackends {
@@ -57,7 +53,7 @@ impl SilentBackends {
         }
         if is_unanswered(it) {
             self.record_unanswered(it, pass);
-        } else if !self.unanswered.is_empty() && is_answered(it) {
+        } else if !self.unanswered.is_empty() && answers_now(it) {
             let Some(of) = flow_backend(it) else { return };
             if let Some(at) = self.answered.get_mut(&(of.backend, of.transport)) {
                 *at = it.seen.max(*at);

@@ -153,7 +153,7 @@ impl FlowSweep {
         let refused = self.swept.backend_refusals.keys().map(BackendRefusal::backend);
         let silent = self.swept.silent_backends.keys().map(BackendRefusal::backend);
         let watched = self.table.lock_watched().clone();
-        refusals::watch_answers(refused.chain(silent).chain(watched), &mut self.swept.answers);
+        refusals::select_answers(refused.chain(silent).chain(watched), &mut self.swept.answers);
         let Self { swept: FlowSweepProgress { answers, unanswered, .. }, .. } = self;
         unanswered.retain(|backend, _| answers.contains_key(backend));
         (self.begun, self.found) = (self.table.begun_count(), 0);

@@ -27,7 +27,7 @@ pub struct Status {
     pub frontends: [u32; 2],
     /// How many members are in use, of both families.
     pub members: u32,
-    /// Refusals that did not fit into the ring buffer.
+    /// Refusals that were not reported: above the rate limit, or the ring buffer was full.
     pub refusals_lost: u64,
     /// Whether this daemon's cgroup is exempt. If not, only its mark is.
     pub own_cgroup_exempt: bool,
