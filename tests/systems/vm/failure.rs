@@ -27,7 +27,12 @@ pub(crate) enum Failure {
     #[error("a client of the tests could not be built")]
     Client(#[from] holdfast_tests::bed::BedError),
     #[error("the guest gave no exit code, {why}; its console ended so:\n{console}")]
-    NoResult { why: &'static str, console: String },
+    NoResult {
+        why: &'static str,
+        console: String,
+        /// Whether the emulator has failed, and not what ran in the guest.
+        is_emulators: bool,
+    },
 }
 
 /// An error with all of its causes.

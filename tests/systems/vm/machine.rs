@@ -28,6 +28,10 @@ const LINES_WAITING_MAX: usize = 1024;
 /// boots, and panics then: one boot of ten with Linux 7.3.
 const BOOTS_MAX: usize = 3;
 
+/// How such a panic begins. The kernel replaces an instruction by way of this trap, and only while it does so, the trap
+/// is expected. Programs for the kernel have none.
+const STALE_INSTRUCTION: &[u8] = b"int3: 0000 [#1]";
+
 /// A panic ends the machine and the run. Mitigations and memory initialisation only cost time here.
 const LINE: &str = "panic=-1 oops=panic loglevel=4 mitigations=off init_on_alloc=0";
 
@@ -79,7 +83,7 @@ pub(crate) fn run(
     };
     fs::remove_file(initrd).map_err(at("remove", initrd))?;
     let why = if ending.is_in_time { "it ended" } else { "time was up" };
-    ending.code.ok_or(Failure::NoResult { why, console: ending.console })
+    ending.code.ok_or(Failure::NoResult { why, console: ending.console, is_emulators: ending.is_stale })
 }
 
 /// What a machine boots, and until when it may run.
@@ -99,6 +103,8 @@ struct Ending {
     /// Whether a line of the script came.
     was_heard: bool,
     is_in_time: bool,
+    /// Whether the kernel met an instruction that it had replaced already.
+    is_stale: bool,
     /// The last lines of the kernel.
     console: String,
 }
@@ -125,7 +131,13 @@ impl Boot<'_> {
         machine.kill().and_then(|()| machine.wait()).map_err(at("end", Path::new("qemu")))?;
         let said = fs::read(&console).unwrap_or_default();
         fs::remove_file(&console).map_err(at("remove", &console))?;
-        Ok(Ending { code, was_heard, is_in_time, console: tail(&said) })
+        Ok(Ending {
+            code,
+            was_heard,
+            is_in_time,
+            is_stale: has_stale_instruction(&said),
+            console: tail(&said),
+        })
     }
 
     fn command(&self, console: &Path) -> Result<Command, Failure> {
@@ -213,6 +225,10 @@ fn follow(
     }
 }
 
+fn has_stale_instruction(console: &[u8]) -> bool {
+    console.windows(STALE_INSTRUCTION.len()).any(|it| it == STALE_INSTRUCTION)
+}
+
 fn tail(console: &[u8]) -> String {
     let text = String::from_utf8_lossy(console);
     let lines: Vec<&str> = text.lines().collect();
@@ -235,6 +251,21 @@ mod tests {
         check("exit-1-101\nafter\n", Some(101));
         check("exit-2-0\nsays exit-1-0\n", None);
         check("", None);
+    }
+
+    #[test]
+    fn only_the_trap_of_a_replaced_instruction_is_the_emulators_fault() {
+        for (console, expected) in [
+            (
+                "[  487.8] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\n[  487.8] RIP: 0010:tcp_reset+0x72/0xa0",
+                true,
+            ),
+            ("[  487.8] Oops: general protection fault: 0000 [#1] SMP", false),
+            ("[  487.8] Oops: 0002 [#1] SMP\n[  487.8] exc_int3", false),
+            ("", false),
+        ] {
+            assert_eq!(has_stale_instruction(console.as_bytes()), expected, "{console}");
+        }
     }
 
     #[test]

@@ -270,18 +270,18 @@ fn clients() -> Result<(PathBuf, Option<PathBuf>), Failure> {
     Ok((Client::c()?.program().to_owned(), go))
 }
 
-/// Runs the script in one kernel, and prints the result.
+/// Runs the script in one kernel, and prints the result. Where the emulator fails, it runs the script once more.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
-    let build =
-        Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1, append: "" };
-    let run = |tally: &mut Tally| {
-        let kernel = store.kernel(series)?;
-        machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
-        tally.require(payload.required());
-        store.describe(series)
-    };
-    let version = run(&mut tally).unwrap_or_else(|failure| {
+    let mut ran = run_script(store, series, (payload, script), &mut tally);
+    if let Err(failure @ Failure::NoResult { is_emulators: true, .. }) = &ran {
+        // Shown even where the lines of a script are shown only if something failed.
+        let notice = "the emulator has failed, and the whole script runs once more";
+        let _ = writeln!(std::io::stderr(), "kernel {series}: {notice}: {}", described(failure));
+        tally = Tally::default();
+        ran = run_script(store, series, (payload, script), &mut tally);
+    }
+    let version = ran.unwrap_or_else(|failure| {
         tally.hear(&described(&failure));
         series.to_owned()
     });
@@ -292,6 +292,21 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -
         tally.lines().iter().for_each(|line| say(&format!("  {series} | {line}")));
     }
     tally
+}
+
+/// Runs the script once, and returns the kernel's version.
+fn run_script(
+    store: &Store,
+    series: &str,
+    (payload, script): (&Payload<'_>, &str),
+    tally: &mut Tally,
+) -> Result<String, Failure> {
+    let build =
+        Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1, append: "" };
+    let kernel = store.kernel(series)?;
+    machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
+    tally.require(payload.required());
+    store.describe(series)
 }
 
 fn say(line: &str) {
