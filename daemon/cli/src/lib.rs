@@ -304,7 +304,7 @@ impl Cli {
         let client = self.client();
         let answered = match self.output {
             OutputFormat::Yaml => {
-                let mut yaml = YamlWriter::new(TerminalFilter::new(PartlyRead(out), Form::Table));
+                let mut yaml = YamlWriter::new(TerminalFilter::new(PartlyRead::of_answer(out), Form::Table));
                 let answered = self.dispatch_command(&client, question, &mut yaml, err);
                 answered.and_then(|exit| yaml.finish().map(|()| exit).map_err(Into::into))
             }
@@ -334,35 +334,29 @@ impl Cli {
         out: &mut impl Write,
         err: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let fit = &mut TerminalFilter::new(&mut *out, self.form());
+        let fit = &mut TerminalFilter::new(PartlyRead::of_command(&mut *out, question), self.form());
         match question {
-            ClientCommand::Status => {
-                status::run_status(client, self.form() == Form::Json, &mut PartlyRead(fit))
-            }
+            ClientCommand::Status => status::run_status(client, self.form() == Form::Json, fit),
             ClientCommand::Top => top::run_top(client, out),
             ClientCommand::Frontends(table) => self.show_table(client, "frontends", table, (fit, err)),
             ClientCommand::Backends(table) => self.show_table(client, "backends", table, (fit, err)),
             ClientCommand::Services(table) => self.show_table(client, "services", table, (fit, err)),
-            ClientCommand::Explain(asked) => self.explain(client, asked, &mut PartlyRead(fit)),
-            ClientCommand::Diagnose(asked) => self.diagnose(client, asked, &mut PartlyRead(fit)),
+            ClientCommand::Explain(asked) => self.explain(client, asked, fit),
+            ClientCommand::Diagnose(asked) => self.diagnose(client, asked, fit),
             ClientCommand::Events(filter) => {
                 let begin = format!("/events?format={}", self.form().as_str());
-                self.copy_with_exit(client, &build_path(&begin, &filter.values), &mut PartlyRead(fit))
+                self.copy_with_exit(client, &build_path(&begin, &filter.values), fit)
             }
-            ClientCommand::Verify => self.verify(client, &mut PartlyRead(fit)),
-            ClientCommand::Health { what } => {
-                health::query_health(client, *what, self.form(), &mut PartlyRead(fit))
-            }
+            ClientCommand::Verify => self.verify(client, fit),
+            ClientCommand::Health { what } => health::query_health(client, *what, self.form(), fit),
             ClientCommand::Refusals(filter) => self.query_table(client, "refusals", &filter.values, fit),
             ClientCommand::Flows(filter) => self.query_table(client, "flows", &filter.values, fit),
             ClientCommand::History(filter) => self.query_table(client, "history", &filter.values, fit),
             ClientCommand::Watch(filter) => {
                 watch::run_watch(client, &build_path("/watch?", &filter.values), self.form(), fit, err)
             }
-            ClientCommand::Datapath => self.datapath(client, &mut PartlyRead(fit)),
-            ClientCommand::Apiserver { action: None } => {
-                self.query_table(client, "apiserver", &[], &mut PartlyRead(fit))
-            }
+            ClientCommand::Datapath => self.datapath(client, fit),
+            ClientCommand::Apiserver { action: None } => self.query_table(client, "apiserver", &[], fit),
             ClientCommand::Apiserver { action: Some(ApiserverAction::Forget { address }) } => {
                 self.forget(client, *address, fit)
             }

@@ -1,25 +1,56 @@
 //! Output whose reader may leave before its end, as `head` does.
 //!
-//! Invariant: an answer ends with the same exit code, however much of it is read.
+//! Invariant: an answer ends with the same exit code, however much of it is read. What has no end by itself ends with
+//! its reader.
 
 use std::io::{self, ErrorKind, Write};
 
-/// Writes for as long as there is a reader, and drops the rest.
-pub(super) struct PartlyRead<W>(pub(super) W);
+use super::ClientCommand;
+use super::filters::TableArgs;
 
-fn forgive<T>(written: io::Result<T>, whole: T) -> io::Result<T> {
-    match written {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(whole),
-        written => written,
+/// Writes for as long as there is a reader.
+pub(super) struct PartlyRead<W> {
+    out: W,
+    ends_with_reader: bool,
+}
+
+impl<W> PartlyRead<W> {
+    /// The output of an answer, which has an end.
+    pub(super) const fn of_answer(out: W) -> Self {
+        Self { out, ends_with_reader: false }
     }
+
+    pub(super) const fn of_command(out: W, question: &ClientCommand) -> Self {
+        Self { out, ends_with_reader: is_endless(question) }
+    }
+
+    fn forgive<T>(&self, written: io::Result<T>, whole: T) -> io::Result<T> {
+        match written {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe && !self.ends_with_reader => Ok(whole),
+            written => written,
+        }
+    }
+}
+
+/// Whether a command goes on until it is interrupted.
+const fn is_endless(question: &ClientCommand) -> bool {
+    matches!(
+        question,
+        ClientCommand::Watch(_)
+            | ClientCommand::Frontends(TableArgs { is_followed: true, .. })
+            | ClientCommand::Backends(TableArgs { is_followed: true, .. })
+            | ClientCommand::Services(TableArgs { is_followed: true, .. })
+    )
 }
 
 impl<W: Write> Write for PartlyRead<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        forgive(self.0.write(bytes), bytes.len())
+        let written = self.out.write(bytes);
+        self.forgive(written, bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        forgive(self.0.flush(), ())
+        let flushed = self.out.flush();
+        self.forgive(flushed, ())
     }
 }

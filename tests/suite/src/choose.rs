@@ -9,8 +9,8 @@ use crate::record::{Row, Rows, supply_row};
 use crate::supply::wanted;
 use crate::table::{Run, Set, Table};
 
-/// The longest part that runs although the time limit is shorter, with what has to be built for it, in seconds. Together
-/// with `make test` it ends within half of the time after which CI is killed.
+/// The longest part that runs although the time limit is shorter, with what has to be built for it, in seconds.
+/// Together with `make test` it ends within half of the time after which CI is killed.
 const OLDEST_MAX: u64 = 1_500;
 
 /// The requested parts.

@@ -1,9 +1,10 @@
 //! Collects backends that answer no client: each connect to them hangs, as to a pod or a node that is gone.
 //!
 //! Invariant: a backend is silent if a client has repeated its SYN for [`PATIENCE_SECONDS`], a whole pass has ended
-//! since, and no flow of that backend had an answer for [`REFUSAL_SECONDS`]. So one packet in a forged name makes no backend silent, nor does a lost
-//! one. An old connection whose client sends nothing but keepalives counts as answered. It keeps at most
-//! [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with their quotas.
+//! since, and no flow of that backend had an answer for [`REFUSAL_SECONDS`]. So one packet in a forged name makes no
+//! backend silent, nor does a lost one. An old connection whose client sends nothing but keepalives counts as answered.
+//! It keeps at most [`REFUSALS_MAX`](super::refusals::REFUSALS_MAX) backends, for as long as refusals and with their
+//! quotas.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -23,8 +23,8 @@ use crate::load::open_tcp_reset;
 use crate::map::MapHandles;
 use crate::mapped_array::MappedArray;
 
-/// How many new entries one look takes: about a millisecond of the engine's time. A look reads all entries and finds the
-/// services of the new ones, so 4,096 new ones take 16 s: half as long as a refusal counts as recent.
+/// How many new entries one look takes: about a millisecond of the engine's time. A look reads all entries and finds
+/// the services of the new ones, so 4,096 new ones take 16 s: half as long as a refusal counts as recent.
 const ENTRIES_PER_LOOK: usize = 256;
 
 /// The frontends and backends of the refusals that are kept.

@@ -1,8 +1,7 @@
 //! Clients that the programs refused or dropped at the service's own frontends in the last minutes.
 //!
-//! Invariant: only clients that got one of this service's own frontends count, and those that dialled another port of its
-//! cluster IP. `flows.room` reports clients that were dropped for
-//! lack of capacity.
+//! Invariant: only clients that got one of this service's own frontends count, and those that dialled another port of
+//! its cluster IP. `flows.room` reports clients that were dropped for lack of capacity.
 
 use std::sync::Arc;
 

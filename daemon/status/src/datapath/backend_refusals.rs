@@ -2,8 +2,8 @@
 //!
 //! Invariant: a refusal is recent for [`REFUSAL_SECONDS`]. After that it counts until the backend is known to have
 //! answered a later client, or for [`REFUSED_SECONDS_MAX`]: a fault that nobody meets any more is not mended by that.
-//! Then the datapath forgets it. The daemon keeps it longer, and a silence too, until dials or an answer show that it is
-//! over.
+//! Then the datapath forgets it. The daemon keeps it longer, and a silence too, until dials or an answer show that it
+//! is over.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1046,7 +1046,7 @@ pub(super) const APISERVER: Case = Case {
             &[
                 "No apiserver answers: 127.",
                 "connection refused.",
-                "Look on that machine whether kube-apiserver runs and on which port",
+                "Look on the machine that has the address whether kube-apiserver runs and on which port",
                 "curl -k https://127.",
                 "/readyz",
                 "checks without an answer (-o wide names them)",
@@ -1068,7 +1068,7 @@ pub(super) const APISERVER_ITSELF: Case = Case {
             &["apiserver"],
             1,
             &[
-                "next look on its machine whether kube-apiserver runs; from here: curl -k https://127.",
+                "next look on the machine that has the address whether kube-apiserver runs; from here: curl -k https://127.",
                 "readyz ENDPOINT ",
                 "tried first",
                 "connection refused",
