@@ -55,7 +55,7 @@ enum Order {
         /// Sets, or parts such as `host` or `host@trixie`.
         #[arg(required = true)]
         parts: Vec<String>,
-        /// How long those that are due may take together; the one that waits longest may take 25 minutes.
+        /// How long those that are due may take together; the one that waits longest may take 30 minutes.
         #[arg(long, default_value_t = 600)]
         seconds: u64,
         /// What the build before took, for the report.
