@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::BedError;
 use holdfast_tests::bed::clients::Client;
@@ -23,7 +23,7 @@ const IN_A_ROW: usize = 2;
 
 /// Some more than the tests take in the slowest kernel. CI's limit of the part is a minute longer, so that the
 /// kernel's output is shown.
-const DEADLINE: Duration = Duration::from_secs(1_140);
+const DEADLINE: Duration = Duration::from_secs(1_640);
 
 /// Enough for the first file system and thousands of frontends.
 const MEMORY_MIB: u32 = 1024;
@@ -270,16 +270,20 @@ fn clients() -> Result<(PathBuf, Option<PathBuf>), Failure> {
     Ok((Client::c()?.program().to_owned(), go))
 }
 
-/// Runs the script in one kernel, and prints the result. Where the emulator fails, it runs the script once more.
+/// Runs the script in one kernel, and prints the result. Where the emulator fails, and no test has, it runs the script
+/// once more.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
-    let mut ran = run_script(store, series, (payload, script), &mut tally);
-    if let Err(failure @ Failure::NoResult { is_emulators: true, .. }) = &ran {
+    let until = Instant::now() + DEADLINE;
+    let mut ran = run_script(store, series, (payload, script, until), &mut tally);
+    if let Err(failure @ Failure::NoResult { is_emulators: true, .. }) = &ran
+        && tally.failed() == 0
+    {
         // Shown even where the lines of a script are shown only if something failed.
         let notice = "the emulator has failed, and the whole script runs once more";
         let _ = writeln!(std::io::stderr(), "kernel {series}: {notice}: {}", described(failure));
         tally = Tally::default();
-        ran = run_script(store, series, (payload, script), &mut tally);
+        ran = run_script(store, series, (payload, script, until), &mut tally);
     }
     let version = ran.unwrap_or_else(|failure| {
         tally.hear(&described(&failure));
@@ -298,11 +302,11 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -
 fn run_script(
     store: &Store,
     series: &str,
-    (payload, script): (&Payload<'_>, &str),
+    (payload, script, until): (&Payload<'_>, &str, Instant),
     tally: &mut Tally,
 ) -> Result<String, Failure> {
-    let build =
-        Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline: DEADLINE, slower: 1, append: "" };
+    let deadline = until.saturating_duration_since(Instant::now());
+    let build = Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline, slower: 1, append: "" };
     let kernel = store.kernel(series)?;
     machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;
     tally.require(payload.required());
