@@ -29,8 +29,7 @@ const SAME_BURST_SECONDS: u32 = 15;
 /// fifty all of them met other backends.
 const DIALS_PER_SHARE: u64 = 4;
 
-/// Seconds after which a refusal ends in any case. A port with session affinity may send all clients of this node
-/// elsewhere, and shows nothing by dials.
+/// Seconds after which a refusal ends in any case: the service may have no clients on this node any more.
 const REFUSAL_KEPT_SECONDS: u32 = 24 * 3_600;
 
 /// Seconds after which a silence ends in any case. Dials of processes and pods do not end it, because the daemon does
@@ -40,6 +39,10 @@ const SILENCE_KEPT_SECONDS: u32 = 3_600;
 /// Seconds from the dial that met the backend to the end of the refusal. The datapath may need half a minute to call a
 /// backend silent, and a client that gets no answer sends again for longer than that.
 const SETTLING_SECONDS: u32 = 120;
+
+/// The same where no count of dials shows that the backend was met: session affinity, or a traffic policy, may send all
+/// of them elsewhere. It is also an hour of one refusal that a restart of a container has caused.
+const UNSEEN_SETTLING_SECONDS: u32 = 3_600;
 
 #[derive(Debug)]
 pub(super) struct FailureKeeper {
@@ -107,12 +110,15 @@ impl Dials {
         let Some(connects) = evidence.connects else { return false };
         // Counts begin anew with new facts of a port.
         self.connects = self.connects.min(connects);
-        let Some(dials) = evidence.dials_per_visit else { return true };
-        let needed = if dials > 1 { dials.saturating_mul(DIALS_PER_SHARE) } else { 1 };
+        let (needed, settling) = match evidence.dials_per_visit {
+            Some(dials) if dials > 1 => (dials.saturating_mul(DIALS_PER_SHARE), SETTLING_SECONDS),
+            Some(_) => (1, SETTLING_SECONDS),
+            None => (1, UNSEEN_SETTLING_SECONDS),
+        };
         if connects - self.connects >= needed {
             self.again_at.get_or_insert(now);
         }
-        self.again_at.is_none_or(|again_at| now.saturating_sub(again_at) < SETTLING_SECONDS)
+        self.again_at.is_none_or(|again_at| now.saturating_sub(again_at) < settling)
     }
 }
 

@@ -71,6 +71,15 @@ fn a_refusal_counts_until_so_many_have_dialled_that_one_met_the_backend() {
 }
 
 #[test]
+fn a_refusal_ends_an_hour_after_a_dial_that_need_not_have_met_the_backend() {
+    let (mut last, evidence) = (forgotten(), Evidence { dials_per_visit: None, ..dialled(41) });
+    let mut keep = |now| last.update(|_| evidence, &BackendRefusals::new(), now).len();
+    let dialled_at = REFUSAL_AT + 5_000;
+    let settled_at = dialled_at + UNSEEN_SETTLING_SECONDS;
+    assert_eq!([dialled_at, settled_at - 1, settled_at].map(&mut keep), [1, 1, 0]);
+}
+
+#[test]
 fn a_client_without_an_answer_makes_the_dials_before_it_count_for_nothing() {
     let mut last = forgotten();
     let mut keep = |connects, unanswered_at, now| {
