@@ -302,9 +302,10 @@ impl Cli {
     /// Runs a command without colours.
     pub fn run_command(&self, question: &ClientCommand, out: &mut impl Write, err: &mut impl Write) -> Exit {
         let client = self.client();
+        let out = &mut PartlyRead::of_command(out, question);
         let answered = match self.output {
             OutputFormat::Yaml => {
-                let mut yaml = YamlWriter::new(TerminalFilter::new(PartlyRead::of_answer(out), Form::Table));
+                let mut yaml = YamlWriter::new(TerminalFilter::new(&mut *out, Form::Table));
                 let answered = self.dispatch_command(&client, question, &mut yaml, err);
                 answered.and_then(|exit| yaml.finish().map(|()| exit).map_err(Into::into))
             }
@@ -334,7 +335,7 @@ impl Cli {
         out: &mut impl Write,
         err: &mut impl Write,
     ) -> Result<Exit, ClientError> {
-        let fit = &mut TerminalFilter::new(PartlyRead::of_command(&mut *out, question), self.form());
+        let fit = &mut TerminalFilter::new(&mut *out, self.form());
         match question {
             ClientCommand::Status => status::run_status(client, self.form() == Form::Json, fit),
             ClientCommand::Top => top::run_top(client, out),

@@ -15,11 +15,6 @@ pub(super) struct PartlyRead<W> {
 }
 
 impl<W> PartlyRead<W> {
-    /// The output of an answer, which has an end.
-    pub(super) const fn of_answer(out: W) -> Self {
-        Self { out, ends_with_reader: false }
-    }
-
     pub(super) const fn of_command(out: W, question: &ClientCommand) -> Self {
         Self { out, ends_with_reader: is_endless(question) }
     }
@@ -37,6 +32,7 @@ const fn is_endless(question: &ClientCommand) -> bool {
     matches!(
         question,
         ClientCommand::Watch(_)
+            | ClientCommand::Top
             | ClientCommand::Frontends(TableArgs { is_followed: true, .. })
             | ClientCommand::Backends(TableArgs { is_followed: true, .. })
             | ClientCommand::Services(TableArgs { is_followed: true, .. })
