@@ -12,7 +12,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_status::datapath::Denial;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, Owners, denial_word};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, Owners, denial_word, dialled_frontend};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -68,8 +68,12 @@ pub(super) fn list_denied(
     groups.sort_by_key(|(_, _, cause, ..)| !cause.is_shortage());
     let more = groups.len().saturating_sub(NAMED_MAX);
     groups.truncate(NAMED_MAX);
+    let find_service = |it: &DeniedClient| {
+        let owner = dialled_frontend(&it.refusal).and_then(|key| owners.find_owner(&key));
+        owner.map(|(view, _)| Text(view.key.name.clone()))
+    };
     let row = |(key, denial, cause, stage, clients): Group<'_>| DeniedClientsRow {
-        service: owners.find_owner(&key).map(|(view, _)| Text(view.key.name.clone())),
+        service: clients.first().and_then(|it| find_service(it)),
         frontend: Text(SocketAddr::new(key.address, key.port.get())),
         protocol: Code(key.transport),
         verdict: denial_word(denial),

@@ -157,7 +157,7 @@ fn probe_obstacle(readings: &Readings) -> Option<&'static str> {
 fn datapath_obstacle(status: Option<&Status>) -> Option<&'static str> {
     let Some(status) = status else { return Some("tables in memory translate nothing") };
     let all = [
-        (!status.detached_hooks.is_empty(), "programs that would translate it are not attached"),
+        (!status.bare_redirects().is_empty(), "programs that would translate it are not attached"),
         (!status.behind_hooks.is_empty(), "programs read maps that are no longer written"),
         (status.waiting, "another version's programs still serve"),
         (status.cgroup.is_none(), "programs are attached nowhere"),

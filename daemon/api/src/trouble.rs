@@ -1,7 +1,8 @@
 //! What fails at a row of a table, in one word for each cause.
 //!
 //! Invariant: a row has trouble exactly where `holdfast status` counts it as failing: by the health of its frontends,
-//! writes that the maps refused, backends that fail clients or their health checks, and ports of other processes.
+//! writes that the maps refused, backends that fail clients or their health checks, ports of other processes, health
+//! check ports that are not open, and clients that this node had no room for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

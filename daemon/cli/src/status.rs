@@ -48,7 +48,7 @@ const NOTHING_CONFIGURED: [&str; 2] =
 
 /// What an operator may not conclude where no backend fails.
 const UNSEEN: &str = "backends that no client has dialled lately\n           \
-    backends that never answer TCP of this node's clients, or fail their UDP\n           \
+    for processes and pods of this node: TCP backends that never answer, and all UDP backends\n           \
     next: holdfast diagnose SERVICE dials them";
 
 /// The same, where the daemon sees no client's connect.

@@ -464,7 +464,7 @@ fn status_shows_every_problem() {
             verdicts   1 bypassed, 1 conflict, 1 draining, 1 dropping, 1 refusing, 3 serving, 1 unprogrammed
             announced  1 of 3 addresses
             not seen   backends that no client has dialled lately
-                       backends that never answer TCP of this node's clients, or fail their UDP
+                       for processes and pods of this node: TCP backends that never answer, and all UDP backends
                        next: holdfast diagnose SERVICE dials them
 
             datapath
@@ -763,6 +763,7 @@ fn an_answer_ends_with_its_exit_code_however_much_of_it_is_read() {
         (&["diagnose"], Exit::Errors),
         (&["datapath"], Exit::Finding),
         (&["explain", "default/none"], Exit::NoService),
+        (&["check-config", "/none", "-o", "json"], Exit::Config),
     ] {
         let arguments = [&["holdfast", "--socket", socket], command].concat();
         let mut err = Vec::new();

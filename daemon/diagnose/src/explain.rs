@@ -67,14 +67,19 @@ const ONLY_BACKENDS_FAIL: &str =
     "Each frontend has backends, and some of them fail clients: `holdfast status` names them.";
 
 /// The sentence where every frontend has backends, and other processes get clients of services.
-const ONLY_PORTS_TAKEN: &str = "Each frontend has backends, and other processes hold ports of services: `holdfast status` names the ports.";
+const ONLY_PORTS_TAKEN: &str = "Each frontend has backends, and other processes hold ports of services: \
+                                `holdfast status` names the ports.";
 
 /// The sentence where every frontend has backends, and others get no new clients.
 const ONLY_CHECKS_FAIL: &str =
     "Each frontend has backends, and health checks of others fail: `holdfast status` names them.";
 
 /// The sentence where every frontend has backends, and this node turned clients away for lack of room.
-const ONLY_ROOM_LACKS: &str = "Each frontend has backends, and this node lacks room for their clients: `holdfast status` names the causes.";
+const ONLY_ROOM_LACKS: &str = "Each frontend has backends, and this node lacks room for their clients: \
+                               `holdfast status` names the causes.";
+
+/// What follows the worst frontend where clients of others fail too.
+const MORE_FAILS: &str = " More is not well: `holdfast status` names it.";
 
 /// The page with a section for each reason, in the repository and in the packages.
 const GUIDE: &str = "docs/explain.md";
@@ -220,6 +225,11 @@ pub struct OtherProcess {
 pub type ReadBack = Vec<(FrontendKey, Result<Option<FrontendEntry>, String>)>;
 
 impl ExplainEvidence {
+    /// Whether other processes hold ports of any service.
+    fn are_ports_taken(&self) -> bool {
+        !self.node_port_listeners.is_empty() || !self.closed_ports.is_empty()
+    }
+
     /// The service's health checks; `None` if the configuration does not have it.
     fn checks(&self, view: &ServiceView) -> Option<&CheckStatuses> {
         self.checks.get(&view.key.name).filter(|_| view.key.source == Source::Config)
@@ -313,29 +323,18 @@ impl ResolvedQuery {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
         let do_backends_fail = !given.failing.is_empty();
-        let are_ports_taken = !given.node_port_listeners.is_empty() || !given.closed_ports.is_empty();
+        let are_ports_taken = given.are_ports_taken();
         let sentence = match (question, &packet) {
-            (ExplainQuery::Trouble, _) if do_backends_fail && subjects.is_empty() => {
-                ONLY_BACKENDS_FAIL.to_owned()
-            }
-            (ExplainQuery::Trouble, _) if are_ports_taken && subjects.is_empty() => {
-                ONLY_PORTS_TAKEN.to_owned()
-            }
-            (ExplainQuery::Trouble, _) if given.do_checks_fail && subjects.is_empty() => {
-                ONLY_CHECKS_FAIL.to_owned()
-            }
-            (ExplainQuery::Trouble, _) if given.lacks_room() && subjects.is_empty() => {
-                ONLY_ROOM_LACKS.to_owned()
-            }
+            (ExplainQuery::Trouble, _) => self.describe_trouble(given),
             (ExplainQuery::Address(dialled), Some(packet)) if self.is_not_found() => {
                 let port = unserved::describe_known_port(snapshot, dialled, given);
                 packet.sentence.clone() + &port.map(|port| format!(" {port}")).unwrap_or_default()
             }
             (ExplainQuery::Address(dialled), Some(packet)) => {
                 let others = subjects.first().map(|it| describe_others_at_node_port(given, dialled, it));
-                packet.sentence.clone() + &others.unwrap_or_default() + &self.describe_failures(given)
+                packet.sentence.clone() + &others.unwrap_or_default() + &self.describe_failed_clients(given)
             }
-            (_, Some(packet)) => packet.sentence.clone() + &self.describe_failures(given),
+            (_, Some(packet)) => packet.sentence.clone() + &self.describe_failed_clients(given),
             (_, None) => self.describe_headline(given) + &self.describe_shortcomings(given),
         };
         let divergence = given.datapath.divergence_reason();
@@ -379,6 +378,21 @@ impl ResolvedQuery {
 }
 
 impl ResolvedQuery {
+    /// The answer about the whole node: its worst frontend, and what else is not well.
+    fn describe_trouble(&self, given: &ExplainEvidence) -> String {
+        let all = [
+            (!given.failing.is_empty(), ONLY_BACKENDS_FAIL),
+            (given.are_ports_taken(), ONLY_PORTS_TAKEN),
+            (given.do_checks_fail, ONLY_CHECKS_FAIL),
+            (given.lacks_room(), ONLY_ROOM_LACKS),
+        ];
+        match all.into_iter().find(|(holds, _)| *holds) {
+            Some((_, only)) if self.subjects.is_empty() => only.to_owned(),
+            Some(_) => self.describe_headline(given) + MORE_FAILS,
+            None => self.describe_headline(given),
+        }
+    }
+
     /// The answer in one sentence.
     fn describe_headline(&self, given: &ExplainEvidence) -> String {
         let headline = describe_match(&self.snapshot, &self.query, self.found, &self.subjects, given);

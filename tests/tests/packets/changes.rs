@@ -35,7 +35,7 @@ fn change(daemon: &Daemon<'_>, clients: &mut Clients, service: Service, expected
 }
 
 #[track_caller]
-fn wait_until(mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(mut holds: impl FnMut() -> bool) {
     let until = Instant::now() + SERVED;
     while !holds() {
         assert!(Instant::now() < until, "it does not come about");

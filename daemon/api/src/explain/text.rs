@@ -159,7 +159,7 @@ fn write_troubles(out: &mut String, it: &ExplainedService<'_>) {
         push_line(out, 1, &format!("Fails clients: {failing}"));
     }
     if it.more_failing_backends > 0 {
-        push_line(out, 1, &format!("Fail clients too: {} more backends", it.more_failing_backends));
+        push_line(out, 1, &format!("Backends that fail clients too: {}", it.more_failing_backends));
     }
     if let Some(shortage) = &it.shortage {
         push_line(out, 1, &format!("No room: {shortage}"));

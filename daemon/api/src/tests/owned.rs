@@ -108,6 +108,26 @@ fn clients_of_another_address_with_the_number_of_a_node_port_are_the_others() {
 }
 
 #[test]
+fn a_port_that_no_service_has_is_no_node_port() {
+    let served = serve_denied("10.96.0.30:30080", Cause::NoSuchPort);
+    let refusals =
+        list_members(&served, &format!("/explain?service={VICTIM}&format=json"), (VICTIM, "refusals"));
+    assert!(refusals.is_empty(), "{refusals:?}");
+    let rows: Value = serde_json::from_str(&served.get("/refusals?format=json", "").body).unwrap();
+    assert_eq!(rows["refusals"][0]["service"], Value::Null, "{rows}");
+    let readiness: Value = serde_json::from_str(&served.get("/readyz?format=json", "").body).unwrap();
+    assert_eq!(readiness["denied_clients"][0]["service"], Value::Null, "{}", readiness["denied_clients"]);
+    for (dialled, service, expected) in [
+        ("10.96.0.10:81", VICTIM, true),
+        ("10.96.0.10:81", "default/thief", false),
+        ("10.96.0.30:30080", VICTIM, false),
+    ] {
+        let state = judge_denied(dialled, Cause::NoSuchPort, (service, "clients.refusals"));
+        assert_eq!(state == "info", expected, "{dialled} of {service}: {state}");
+    }
+}
+
+#[test]
 fn clients_of_a_node_port_are_its_services() {
     check("192.0.2.5:30080", VICTIM, true);
     check("192.0.2.5:30080", TENANT, false);

@@ -64,6 +64,7 @@ fn status_and_each_explanation_end_alike_where_the_node_has_no_room_for_clients(
         (Cause::Ports, &["explain"], Exit::Finding),
         (Cause::Ports, &["explain", "10.96.0.0:80"], Exit::Finding),
         (Cause::Ports, &["explain", service], Exit::Finding),
+        (Cause::Ports, &["explain", "10.96.0.0:80", "--from", "198.51.100.7"], Exit::Finding),
         (Cause::Ports, &["explain", "10.200.0.1:8080"], Exit::Good),
         (Cause::Source, &["explain"], Exit::Good),
         (Cause::Source, &["explain", service], Exit::Good),

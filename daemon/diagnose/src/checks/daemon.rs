@@ -220,12 +220,15 @@ pub(super) fn check_hooks(case: &Case<'_>) -> Judgement {
     }
     if !status.detached_hooks.is_empty() {
         let hooks = status.detached_hooks.join(", ");
-        return Judgement::error(format!(
-            "Programs are not attached to {cgroup}: {hooks}. Local clients are not served."
-        ))
-        .with("missing", json!(status.detached_hooks))
-        .remedy(restart_remedy())
-        .remedy(journal_remedy());
+        let what = format!("Programs are not attached to {cgroup}: {hooks}.");
+        let judgement = match status.bare_redirects().is_empty() {
+            true => Judgement::warning(format!("{what} Local clients are told the addresses of backends.")),
+            false => Judgement::error(format!("{what} Local clients are not served.")),
+        };
+        return judgement
+            .with("missing", json!(status.detached_hooks))
+            .remedy(restart_remedy())
+            .remedy(journal_remedy());
     }
     if !status.behind_hooks.is_empty() {
         let hooks = status.behind_hooks.join(", ");

@@ -201,7 +201,7 @@ fn is_healthy_apiserver(case: &Case<'_>, at: SocketAddr) -> bool {
 /// match the table, and the backends were tried.
 fn are_parts_judged(case: &Case<'_>) -> bool {
     let is_served = case.datapath().status().is_some_and(|status| {
-        status.detached_hooks.is_empty()
+        status.bare_redirects().is_empty()
             && status.behind_hooks.is_empty()
             && !status.waiting
             && status.cgroup.is_some()

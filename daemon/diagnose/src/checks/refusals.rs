@@ -5,6 +5,8 @@
 
 use std::sync::Arc;
 
+use holdfast_core::op::FrontendType;
+use holdfast_core::snapshot::FrontendView;
 use holdfast_status::datapath::{Denial, Refusal};
 use serde_json::json;
 
@@ -28,7 +30,8 @@ pub(super) fn recent_denials(case: &Case<'_>) -> Vec<Arc<DeniedClient>> {
 fn is_own(case: &Case<'_>, denied: &DenialAtFrontend) -> bool {
     let Refusal { cause, frontend, .. } = &denied.client.refusal;
     if *cause == Cause::NoSuchPort {
-        return case.frontends().any(|it| it.address == frontend.address);
+        let is_cluster_ip = |it: &FrontendView| it.kind == FrontendType::ClusterIp && it.verdict.is_in_maps();
+        return case.frontends().any(|it| is_cluster_ip(it) && it.address == frontend.address);
     }
     denied.got.is_some() && case.frontends().any(|it| programmed_key(it) == denied.got)
 }

@@ -314,12 +314,12 @@ impl<'a> PacketTrace<'a> {
     /// The packet as the subject of a sentence: `A TCP packet from 203.0.113.9 to 10.0.0.5:30080`.
     fn describe_packet(&self, outcome: Outcome) -> String {
         let Self { from, dialled, transport, .. } = self;
-        // A pod of this node that no service lists meets no packet program.
-        let is_lost =
+        // Most pods of this node are served at their sockets, and no service needs to list them.
+        let is_turned_away =
             matches!(outcome, Outcome::Dropped | Outcome::Refused) && self.class == ClientClass::Outside;
         let way = match self.class {
             ClientClass::Node => " that comes from outside",
-            _ if self.may_be_pod || is_lost => ", if it comes from outside,",
+            _ if self.may_be_pod || is_turned_away => ", if it comes from outside,",
             _ => "",
         };
         let own = match (self.class, transport) {

@@ -16,7 +16,9 @@ impl ResolvedQuery {
     pub fn has_problem(&self, answer: &Explanation<'_>) -> bool {
         let do_backends_fail = answer.services.iter().any(|it| !it.failing_backends.is_empty());
         if let Some(packet) = &answer.packet {
-            return do_backends_fail || matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
+            let is_short = answer.services.iter().any(|it| it.shortage.is_some());
+            let is_lost = matches!(packet.outcome.0, Outcome::Refused | Outcome::Dropped);
+            return do_backends_fail || is_short || is_lost;
         }
         let is_asked = self.query != ExplainQuery::Trouble;
         let fails = |view: &ServiceView, it: &FrontendView| match view.frontend_health(it) {

@@ -10,21 +10,15 @@ use holdfast_status::views::refusals::{DenialAtFrontend, denial_word};
 use super::query_match::{ExplainQuery, QueryMatch, Subject};
 use super::{ExplainEvidence, ResolvedQuery};
 
-/// The most backends whose checks fail that are listed.
-const BACKENDS_MAX: usize = 16;
-
 impl ResolvedQuery {
     /// The worst of what is not well with the services of the answer, in a sentence.
     pub(super) fn describe_shortcomings(&self, given: &ExplainEvidence) -> String {
-        let failures = self.describe_failures(given);
-        if !failures.is_empty() {
-            return failures;
+        let failed = self.describe_failed_clients(given);
+        if !failed.is_empty() {
+            return failed;
         }
         if !matches!(self.found, QueryMatch::Service | QueryMatch::Frontend) {
             return String::new();
-        }
-        if let Some(shortage) = self.subjects.iter().find_map(|it| given.describe_shortage(it)) {
-            return format!(" But {shortage}.");
         }
         let closed = self.list_closed_ports(given).next();
         // Checks belong to a service, and to none of its addresses.
@@ -37,6 +31,16 @@ impl ResolvedQuery {
         let closed = closed.map(|why| describe_closed_port(&why));
         let taken = taken.map(|meaning| format!(" But {meaning}."));
         closed.or(taken).unwrap_or_else(|| describe_failing_checks(&checks))
+    }
+
+    /// What clients of the answer met: backends that fail them, or no room on this node.
+    pub(super) fn describe_failed_clients(&self, given: &ExplainEvidence) -> String {
+        let failures = self.describe_failures(given);
+        if !failures.is_empty() || self.found == QueryMatch::Backend {
+            return failures;
+        }
+        let shortage = self.subjects.iter().find_map(|it| given.describe_shortage(it));
+        shortage.map(|shortage| format!(" But {shortage}.")).unwrap_or_default()
     }
 
     /// The health check ports that are not open, and why, where the query has an address of a load balancer.
@@ -83,5 +87,5 @@ fn describe_failing_checks(failing: &[String]) -> String {
 pub(super) fn list_failing_checks(given: &ExplainEvidence, view: &ServiceView) -> Vec<String> {
     let checks = given.checks(view).into_iter().flatten();
     let failing = checks.filter(|(_, check)| !check.usable && check.last.is_some());
-    failing.take(BACKENDS_MAX).map(|(backend, _)| backend.to_string()).collect()
+    failing.map(|(backend, _)| backend.to_string()).collect()
 }

@@ -83,10 +83,13 @@ const isUnconfigured = (ready, services) =>
 function hookProblems(kernel) {
   if (!kernel) return [];
   const { detached_hooks: bare = [], broken_hooks: broken, behind_hooks: behind = [], repair_failure: why } = kernel;
+  const isName = (hook) => hook.startsWith("getpeername");
+  const [names, redirects] = [bare.filter(isName), bare.filter((hook) => !isName(hook))];
   const unpinned = broken.filter((hook) => !bare.includes(hook));
   return [
     kernel.waiting && ["another version's programs still serve", null],
-    bare.length > 0 && ["clients are not served, for want of a program: ", [bare.join(", "), why && `: ${why}`]],
+    redirects.length > 0 && ["clients are not served, for want of a program: ", [redirects.join(", "), why && `: ${why}`]],
+    names.length > 0 && ["clients are told the addresses of backends, for want of a program: ", names.join(", ")],
     unpinned.length > 0 && ["programs that end with this daemon, for want of their pins: ", unpinned.join(", ")],
     behind.length > 0 && ["programs that read tables which are no longer written: ", behind.join(", ")],
     kernel.grace_failure && ["the kernel's grace periods do not end: ", kernel.grace_failure],

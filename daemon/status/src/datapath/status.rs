@@ -33,8 +33,7 @@ pub struct Status {
     pub own_cgroup_exempt: bool,
     /// Hooks where someone else detached the program or removed its pin.
     pub broken_hooks: Vec<&'static str>,
-    /// Broken hooks without a program of ours, so that clients there reach no service. The others serve until the
-    /// daemon ends.
+    /// Broken hooks without a program of ours. The others serve until the daemon ends.
     pub detached_hooks: Vec<&'static str>,
     /// Why the last attempt to restore programs or pins failed.
     pub repair_failure: Option<String>,
@@ -70,6 +69,15 @@ pub struct Status {
     pub packets: Option<PacketStatus>,
     /// The sweep and samples of the flow table; `None`: packets are not translated.
     pub flows: Option<FlowStatus>,
+}
+
+impl Status {
+    /// Hooks without a program of ours, so that clients there reach no service. Without `getpeername` they reach it, and
+    /// are told the backend's address.
+    pub fn bare_redirects(&self) -> Vec<&'static str> {
+        let redirects = |hook: &&&str| !hook.starts_with("getpeername");
+        self.detached_hooks.iter().filter(redirects).copied().collect()
+    }
 }
 
 /// What the daemon found in the flow table.

@@ -53,9 +53,8 @@ impl DatapathView {
         if status.waiting {
             return Some("another version's programs still serve".to_owned());
         }
-        // The repair of every second has failed by now. Without getpeername clients still reach their service.
-        let redirects = |hook: &&&str| !hook.starts_with("getpeername");
-        let bare: Vec<_> = status.detached_hooks.iter().filter(redirects).copied().collect();
+        // The repair of every second has failed by now.
+        let bare = status.bare_redirects();
         if !bare.is_empty() {
             return Some(format!("no program of ours is attached at {}", bare.join(", ")));
         }

@@ -26,6 +26,11 @@ pub struct DeniedClient {
     pub refusal: Refusal,
 }
 
+/// What the client dialled, where a service has it. A port that no service has may be the number of a node port.
+pub fn dialled_frontend(refusal: &Refusal) -> Option<FrontendKey> {
+    Some(refusal.frontend).filter(|_| refusal.cause != Cause::NoSuchPort)
+}
+
 impl DeniedClient {
     pub const fn is_recent(&self, now: Timestamp) -> bool {
         self.last.0 >= now.0.saturating_sub(RECENT_SECONDS)
@@ -111,9 +116,9 @@ pub struct DenialAtFrontend {
 /// Finds the frontend that each of these clients got.
 pub fn find_frontends(snapshot: &Snapshot, denied: Vec<Arc<DeniedClient>>) -> Vec<DenialAtFrontend> {
     let owners = Owners::from_snapshot(snapshot, denied.iter().map(|it| it.refusal.frontend));
-    let one = |client: Arc<DeniedClient>| DenialAtFrontend {
-        got: owners.find_owner(&client.refusal.frontend).and_then(|(_, frontend)| programmed_key(frontend)),
-        client,
+    let one = |client: Arc<DeniedClient>| {
+        let owner = dialled_frontend(&client.refusal).and_then(|key| owners.find_owner(&key));
+        DenialAtFrontend { got: owner.and_then(|(_, frontend)| programmed_key(frontend)), client }
     };
     denied.into_iter().map(one).collect()
 }

@@ -926,8 +926,8 @@ endpoints: [{addresses: [10.1.0.2]}]
                 " packets of 10.2.0.2, the last at 20",
                 " s ago): not in loadBalancerSourceRanges",
                 "next: holdfast explain 203.0.113.10:80 --from 10.2.0.2",
-                "not seen backends that no client has dialled lately backends that never answer TCP of this node's clients, \
-                 or fail their UDP next: holdfast diagnose SERVICE dials them",
+                "not seen backends that no client has dialled lately for processes and pods of this node: TCP \
+                 backends that never answer, and all UDP backends next: holdfast diagnose SERVICE dials them",
             ],
         )
         .on(Datapath::Kernel),
