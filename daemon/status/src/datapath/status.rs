@@ -72,8 +72,8 @@ pub struct Status {
 }
 
 impl Status {
-    /// Hooks without a program of ours, so that clients there reach no service. Without `getpeername` they reach it, and
-    /// are told the backend's address.
+    /// Hooks without a program of ours, so that clients there reach no service. Without `getpeername` they reach it,
+    /// and are told the backend's address.
     pub fn bare_redirects(&self) -> Vec<&'static str> {
         let redirects = |hook: &&&str| !hook.starts_with("getpeername");
         self.detached_hooks.iter().filter(redirects).copied().collect()
