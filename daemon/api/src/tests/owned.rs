@@ -1,4 +1,4 @@
-//! Whose clients were denied: each counts for the service whose frontend it got, and for no other.
+//! Whose clients were denied: each counts for the service whose frontend it reached, and for no other.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Clients that the programs refused or dropped at the service's own frontends in the last minutes.
 //!
-//! Invariant: only clients that got one of this service's own frontends count, and those that dialled another port of
-//! its cluster IP. `flows.room` reports clients that were dropped for lack of capacity.
+//! Invariant: only clients that reached one of this service's own frontends count, and those that dialled another port
+//! of its cluster IP. `flows.room` reports clients that were dropped for lack of capacity.
 
 use std::sync::Arc;
 
@@ -26,14 +26,14 @@ pub(super) fn recent_denials(case: &Case<'_>) -> Vec<Arc<DeniedClient>> {
     all.filter(|it| is_own(case, it)).map(|it| it.client).collect()
 }
 
-/// Whether the client got a frontend of this service, or dialled a port of its cluster IP that no service has.
+/// Whether the client reached a frontend of this service, or dialled a port of its cluster IP that no service has.
 fn is_own(case: &Case<'_>, denied: &DenialAtFrontend) -> bool {
     let Refusal { cause, frontend, .. } = &denied.client.refusal;
     if *cause == Cause::NoSuchPort {
         let is_cluster_ip = |it: &FrontendView| it.kind == FrontendType::ClusterIp && it.verdict.is_in_maps();
         return case.frontends().any(|it| is_cluster_ip(it) && it.address == frontend.address);
     }
-    denied.got.is_some() && case.frontends().any(|it| programmed_key(it) == denied.got)
+    denied.reached.is_some() && case.frontends().any(|it| programmed_key(it) == denied.reached)
 }
 
 pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {

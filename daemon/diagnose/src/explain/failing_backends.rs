@@ -1,7 +1,7 @@
 //! Backends that fail clients, as the datapath has seen it, until a client has shown that they work.
 //!
-//! Invariant: a backend is named while the service whose frontend the clients got sends it more. Any host may forge a
-//! refusal in a backend's name, so this is a reason to look.
+//! Invariant: a backend is named while the service whose frontend these clients reached sends it more. Any host may
+//! forge a refusal in a backend's name, so this is a reason to look.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ const BACKENDS_MAX: usize = 16;
 #[derive(Clone, Debug)]
 pub struct FailingBackend {
     service: ServiceKey,
-    /// The frontend in the maps that these clients got.
+    /// The frontend in the maps that these clients reached.
     frontend: FrontendKey,
     pub(crate) backend: SocketAddr,
     how: BackendFailure,

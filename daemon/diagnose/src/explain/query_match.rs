@@ -102,9 +102,9 @@ impl Subject {
         self.frontends.iter().filter_map(|place| self.view.frontends.get(*place))
     }
 
-    /// Whether the client got one of these frontends.
+    /// Whether the client reached one of these frontends.
     pub(super) fn has_denied(&self, denied: &DenialAtFrontend) -> bool {
-        denied.got.is_some() && self.frontends().any(|it| programmed_key(it) == denied.got)
+        denied.reached.is_some() && self.frontends().any(|it| programmed_key(it) == denied.reached)
     }
 
     /// Puts TCP first: most queries without a protocol mean TCP.

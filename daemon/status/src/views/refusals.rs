@@ -105,20 +105,20 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// A client that was denied, and the frontend in the maps that it got.
+/// A client that was denied, and the frontend in the maps that it reached.
 #[derive(Clone, Debug)]
 pub struct DenialAtFrontend {
     pub client: Arc<DeniedClient>,
     /// `None`: no frontend has what it dialled.
-    pub got: Option<FrontendKey>,
+    pub reached: Option<FrontendKey>,
 }
 
-/// Finds the frontend that each of these clients got.
+/// Finds the frontend that each of these clients reached.
 pub fn find_frontends(snapshot: &Snapshot, denied: Vec<Arc<DeniedClient>>) -> Vec<DenialAtFrontend> {
     let owners = Owners::from_snapshot(snapshot, denied.iter().map(|it| it.refusal.frontend));
     let one = |client: Arc<DeniedClient>| {
         let owner = dialled_frontend(&client.refusal).and_then(|key| owners.find_owner(&key));
-        DenialAtFrontend { got: owner.and_then(|(_, frontend)| programmed_key(frontend)), client }
+        DenialAtFrontend { reached: owner.and_then(|(_, frontend)| programmed_key(frontend)), client }
     };
     denied.into_iter().map(one).collect()
 }
