@@ -43,7 +43,8 @@ INLINE void count_lost_event(void)
 
 /*
  * Whether the rate limit allows one more report. A flood at one namespace does not use up the limit of another, unless
- * both have the same pace: by chance, or because somebody has chosen a cgroup for it. What is not reported is counted.
+ * both have the same pace: by chance, or because a tenant has chosen a cgroup for it. The program counts each report
+ * that it leaves out.
  * `cgroup`: the client's, or 0 for an outside client. Two CPUs may both begin a second, so a few more are reported
  * then.
  */

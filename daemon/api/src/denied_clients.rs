@@ -12,7 +12,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_status::datapath::Denial;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, Owners, denial_word, dialled_frontend};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, Owners, denial_word};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -61,7 +61,7 @@ pub(super) fn list_denied(
         refusals.latest.iter().rev().map(|it| &**it).filter(|it| it.is_recent(now)).collect();
     let owners = Owners::from_snapshot(snapshot, recent.iter().map(|it| it.refusal.frontend));
     let is_told_elsewhere = |it: &DeniedClient| {
-        let owner = owners.find_owner(&it.refusal.frontend);
+        let owner = owners.find_denied_owner(&it.refusal);
         it.refusal.cause == Cause::NoBackend && owner.is_some_and(|(_, frontend)| frontend.reason.is_some())
     };
     let mut groups = group_clients(recent.into_iter().filter(|it| !is_told_elsewhere(it)));
@@ -69,8 +69,7 @@ pub(super) fn list_denied(
     let more = groups.len().saturating_sub(NAMED_MAX);
     groups.truncate(NAMED_MAX);
     let find_service = |it: &DeniedClient| {
-        let owner = dialled_frontend(&it.refusal).and_then(|key| owners.find_owner(&key));
-        owner.map(|(view, _)| Text(view.key.name.clone()))
+        owners.find_denied_owner(&it.refusal).map(|(view, _)| Text(view.key.name.clone()))
     };
     let row = |(key, denial, cause, stage, clients): Group<'_>| DeniedClientsRow {
         service: clients.first().and_then(|it| find_service(it)),

@@ -11,9 +11,7 @@ use holdfast_core::keys::{ObjectName, Transport};
 use holdfast_core::snapshot::Reason;
 use holdfast_status::rfc3339::Rfc3339;
 use holdfast_status::schema_types::{Code, Text};
-use holdfast_status::views::refusals::{
-    Cause, DENIALS, DeniedClient, FrontendOwner, Owners, denial_word, dialled_frontend,
-};
+use holdfast_status::views::refusals::{Cause, DENIALS, DeniedClient, FrontendOwner, Owners, denial_word};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -155,10 +153,8 @@ pub(super) fn refusals(readings: &Readings, filter: &Filter, form: Form) -> Resp
     let snapshot = readings.snapshot();
     let view = readings.datapath();
     let owners = Owners::from_snapshot(&snapshot, told.latest.iter().map(|denied| denied.refusal.frontend));
-    let rows = told.latest.iter().rev().map(|denied| {
-        let owner = dialled_frontend(&denied.refusal).and_then(|key| owners.find_owner(&key));
-        RefusalRow::from_client(denied, owner)
-    });
+    let rows = told.latest.iter().rev();
+    let rows = rows.map(|it| RefusalRow::from_client(it, owners.find_denied_owner(&it.refusal)));
     let rows: Vec<_> = rows.filter(|row| row.matches_filter(filter)).collect();
     let lost_total = view.status().map_or(0, |status| status.refusals_lost);
     let RefusalSnapshot { refused, dropped, failure, .. } = told;

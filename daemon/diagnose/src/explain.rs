@@ -99,18 +99,9 @@ pub struct Explanation<'a> {
     pub past: Vec<Record>,
     pub apiserver: Option<String>,
     pub stale_since: Option<Rfc3339>,
-    /// Whether backends of any service fail clients.
+    /// Whether clients of any service fail although their frontends have backends.
     #[serde(skip)]
-    pub do_backends_fail: bool,
-    /// Whether other processes hold ports of any service.
-    #[serde(skip)]
-    pub are_ports_taken: bool,
-    /// Whether health checks of any backend fail.
-    #[serde(skip)]
-    pub do_checks_fail: bool,
-    /// Whether this node lacked room for clients of any service lately.
-    #[serde(skip)]
-    pub lacks_room: bool,
+    pub has_more_trouble: bool,
 }
 
 /// One service of the answer.
@@ -219,8 +210,6 @@ impl ResolvedQuery {
     pub fn explain<'a>(&'a self, given: &ExplainEvidence, read: &ReadBack) -> Explanation<'a> {
         let Self { snapshot, query: question, found, subjects, .. } = self;
         let packet = self.trace_packet(&given.datapath, read);
-        let do_backends_fail = !given.failing.is_empty();
-        let are_ports_taken = given.are_ports_taken();
         let sentence = match (question, &packet) {
             (ExplainQuery::Trouble, _) => self.describe_trouble(given),
             (ExplainQuery::Address(dialled), Some(packet)) if self.is_not_found() => {
@@ -240,10 +229,7 @@ impl ResolvedQuery {
         Explanation {
             found: Code(*found),
             sentence: divergence.unwrap_or_default() + &sentence,
-            do_backends_fail,
-            are_ports_taken,
-            do_checks_fail: given.do_checks_fail,
-            lacks_room: given.lacks_room(),
+            has_more_trouble: describe_more_trouble(given).is_some(),
             packet,
             services: subjects.iter().map(|it| self.explain_service(given, it, read)).collect(),
             near: build_near_rows(snapshot, question, *found),
@@ -277,14 +263,8 @@ impl ResolvedQuery {
 impl ResolvedQuery {
     /// The answer about the whole node: its worst frontend, and what else is not well.
     fn describe_trouble(&self, given: &ExplainEvidence) -> String {
-        let all = [
-            (!given.failing.is_empty(), ONLY_BACKENDS_FAIL),
-            (given.are_ports_taken(), ONLY_PORTS_TAKEN),
-            (given.do_checks_fail, ONLY_CHECKS_FAIL),
-            (given.lacks_room(), ONLY_ROOM_LACKS),
-        ];
-        match all.into_iter().find(|(holds, _)| *holds) {
-            Some((_, only)) if self.subjects.is_empty() => only.to_owned(),
+        match describe_more_trouble(given) {
+            Some(only) if self.subjects.is_empty() => only.to_owned(),
             Some(_) => self.describe_headline(given) + MORE_FAILS,
             None => self.describe_headline(given),
         }
@@ -295,6 +275,17 @@ impl ResolvedQuery {
         let headline = describe_match(&self.snapshot, &self.query, self.found, &self.subjects, given);
         if self.subjects.is_empty() { headline + &given.obstacles.describe() } else { headline }
     }
+}
+
+/// The sentence of a node where clients fail although each frontend has backends.
+fn describe_more_trouble(given: &ExplainEvidence) -> Option<&'static str> {
+    let all = [
+        (!given.failing.is_empty(), ONLY_BACKENDS_FAIL),
+        (given.are_ports_taken(), ONLY_PORTS_TAKEN),
+        (given.do_checks_fail, ONLY_CHECKS_FAIL),
+        (given.lacks_room(), ONLY_ROOM_LACKS),
+    ];
+    all.into_iter().find(|(holds, _)| *holds).map(|(_, sentence)| sentence)
 }
 
 fn describe_match(

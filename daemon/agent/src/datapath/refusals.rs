@@ -12,7 +12,7 @@ use holdfast_core::facts::Timestamp;
 use holdfast_core::snapshot::{Reason, Snapshot};
 use holdfast_core::words;
 use holdfast_datapath::{Arrival, Denial, Refusal, RefusalReader};
-use holdfast_status::views::refusals::{DeniedClient, denial_word, dialled_frontend, find_owner};
+use holdfast_status::views::refusals::{DeniedClient, denial_word, find_denied_owner};
 use nix::net::if_::if_indextoname;
 use tokio::sync::watch;
 
@@ -125,8 +125,7 @@ impl RefusalLog {
     /// Writes one line. Lines are rare, so a search of all services is cheap enough.
     fn write_line(&self, refusal: &Refusal, count: u64) {
         let snapshot = self.snapshots.get().map(|snapshots| Arc::clone(&snapshots.borrow()));
-        let found =
-            snapshot.as_deref().and_then(|snapshot| find_owner(snapshot, &dialled_frontend(refusal)?));
+        let found = snapshot.as_deref().and_then(|snapshot| find_denied_owner(snapshot, refusal));
         let service = found.map(|(view, _)| tracing::field::display(&view.key.name));
         let reason = found.and_then(|(_, frontend)| frontend.reason).map(Reason::as_str);
         if let Some(arrival) = refusal.arrival {

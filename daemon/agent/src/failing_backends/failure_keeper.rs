@@ -41,7 +41,7 @@ const SILENCE_KEPT_SECONDS: u32 = 3_600;
 const SETTLING_SECONDS: u32 = 120;
 
 /// The same where no count of dials shows that the backend was met: session affinity, or a traffic policy, may send all
-/// of them elsewhere. It is also an hour of one refusal that a restart of a container has caused.
+/// of them elsewhere. One client that a restarting container refused makes the node ill for no longer than that.
 const UNSEEN_SETTLING_SECONDS: u32 = 3_600;
 
 #[derive(Debug)]
@@ -251,8 +251,8 @@ fn find_ports(
     failures.iter().filter_map(port).collect()
 }
 
-/// How many dials of a port there are for each one that meets the backend. `None`: session affinity decides, or clients
-/// with another list, whose dials have the same count, never meet it.
+/// How many dials of a port there are for each one that meets the backend. `None`: session affinity decides, or some
+/// clients have a list without the backend, and the port's count has their dials too.
 fn dials_per_visit(rows: &Rows, backend: SocketAddr, is_by_chance: bool) -> Option<u64> {
     let row = rows.find(backend)?;
     let lists = || Scope::ALL.into_iter().filter(|scope| !rows.is_empty(*scope));

@@ -167,8 +167,8 @@ fn choose_path_advice(view: &ApiserverView) -> &'static str {
         it.last_error.as_ref().is_some_and(|(error, _)| error.to_string().contains("connection refused"))
     };
     if view.endpoints.iter().all(is_refused) {
-        "Nothing listens there. Look on the machine that has the address whether kube-apiserver runs and on which port; if it does, correct \
-         the address (`[apiserver] endpoints`). From here, to see when it is back:"
+        "Nothing listens there. Look on the machine that has the address whether kube-apiserver runs and on which port; \
+         if it does, correct the address (`[apiserver] endpoints`). From here, to see when it is back:"
     } else {
         "Look at the path from this node to each address, and at its credentials (`holdfast apiserver`). From here:"
     }

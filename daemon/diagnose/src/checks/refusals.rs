@@ -41,12 +41,11 @@ pub(super) fn check_refusals(case: &Case<'_>) -> Judgement {
         return Judgement::not_applicable("Tables are in memory only, so no program refuses clients.");
     }
     let every = recent_denials(case);
-    let every: Vec<&Arc<DeniedClient>> = every.iter().collect();
     let client = case.scope().client;
     let is_asked = |it: &&Arc<DeniedClient>| {
         client.is_none_or(|client| it.refusal.arrival.is_some_and(|arrival| arrival.source.ip() == client))
     };
-    let all: Vec<_> = every.iter().copied().filter(is_asked).collect();
+    let all: Vec<_> = every.iter().filter(is_asked).collect();
     if let (Some(client), true, false) = (client, all.is_empty(), every.is_empty()) {
         return Judgement::ok(format!(
             "{client} was neither refused nor dropped in the last five minutes; others were (without --client)."

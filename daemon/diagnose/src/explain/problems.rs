@@ -46,14 +46,7 @@ impl ResolvedQuery {
             _ if do_backends_fail => true,
             // Whoever asks about a backend asks whether clients get there by any address.
             QueryMatch::Backend => !failed.is_empty() && failed.iter().all(|it| *it),
-            QueryMatch::Trouble
-                if answer.do_backends_fail
-                    || answer.are_ports_taken
-                    || answer.do_checks_fail
-                    || answer.lacks_room =>
-            {
-                true
-            }
+            QueryMatch::Trouble if answer.has_more_trouble => true,
             QueryMatch::Service if self.subjects.iter().any(|it| has_losers(&self.snapshot, &it.view)) => {
                 true
             }

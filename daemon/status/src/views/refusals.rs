@@ -27,7 +27,7 @@ pub struct DeniedClient {
 }
 
 /// What the client dialled, where a service has it. A port that no service has may be the number of a node port.
-pub fn dialled_frontend(refusal: &Refusal) -> Option<FrontendKey> {
+fn dialled_frontend(refusal: &Refusal) -> Option<FrontendKey> {
     Some(refusal.frontend).filter(|_| refusal.cause != Cause::NoSuchPort)
 }
 
@@ -54,9 +54,11 @@ fn candidate_keys(dialled: &FrontendKey) -> [FrontendKey; 2] {
 /// A frontend and its service.
 pub type FrontendOwner<'a> = (&'a ServiceView, &'a FrontendView);
 
-/// The service with exactly this address, or else with this port at every address of the node.
-pub fn find_owner<'a>(snapshot: &'a Snapshot, dialled: &FrontendKey) -> Option<FrontendOwner<'a>> {
-    let [exact, any] = candidate_keys(dialled);
+/// The service whose frontend a denied client reached. This searches all services: for many clients [`Owners`] are
+/// faster.
+pub fn find_denied_owner<'a>(snapshot: &'a Snapshot, refusal: &Refusal) -> Option<FrontendOwner<'a>> {
+    let dialled = dialled_frontend(refusal)?;
+    let [exact, any] = candidate_keys(&dialled);
     let views = snapshot.services.iter();
     let frontends = views.flat_map(|view| view.frontends.iter().map(move |it| (&**view, it)));
     let is_near = |it: &FrontendView| {
@@ -94,6 +96,11 @@ impl<'a> Owners<'a> {
         candidate_keys(dialled).iter().find_map(|key| self.0.get(key).copied())
     }
 
+    /// The service whose frontend a denied client reached.
+    pub fn find_denied_owner(&self, refusal: &Refusal) -> Option<FrontendOwner<'a>> {
+        self.find_owner(&dialled_frontend(refusal)?)
+    }
+
     /// The service that sends clients of what was dialled to this backend, which failed one. `None`: it sends none any
     /// more.
     pub fn find_failing_owner(
@@ -117,7 +124,7 @@ pub struct DenialAtFrontend {
 pub fn find_frontends(snapshot: &Snapshot, denied: Vec<Arc<DeniedClient>>) -> Vec<DenialAtFrontend> {
     let owners = Owners::from_snapshot(snapshot, denied.iter().map(|it| it.refusal.frontend));
     let one = |client: Arc<DeniedClient>| {
-        let owner = dialled_frontend(&client.refusal).and_then(|key| owners.find_owner(&key));
+        let owner = owners.find_denied_owner(&client.refusal);
         DenialAtFrontend { reached: owner.and_then(|(_, frontend)| programmed_key(frontend)), client }
     };
     denied.into_iter().map(one).collect()
