@@ -18,7 +18,8 @@ use super::judged::silent_daemon;
 const VICTIM: &str = "default/web";
 const TENANT: &str = "default/gone";
 
-/// The tenant's service has the number of the victim's node port at an address of its own, 10.96.0.20.
+/// The tenant's service has the number of the victim's node port at an address of its own, 10.96.0.20. It claims the
+/// victim's cluster IP in vain.
 fn table() -> Snapshot {
     let mut snapshot = everything();
     let tenant = parse_name(TENANT);
@@ -28,6 +29,9 @@ fn table() -> Snapshot {
     for frontend in &mut view.frontends {
         (frontend.port, frontend.verdict) = (30080.try_into().unwrap(), Verdict::Serving);
     }
+    let mut claim = view.frontends[0].clone();
+    (claim.address, claim.verdict) = ([10, 96, 0, 10].into(), Verdict::Conflict);
+    view.frontends = view.frontends.iter().cloned().chain([claim]).collect();
     snapshot.services.set(id, Some(Arc::new(view)));
     snapshot
 }
@@ -120,6 +124,7 @@ fn a_port_that_no_service_has_is_no_node_port() {
     for (dialled, service, expected) in [
         ("10.96.0.10:81", VICTIM, true),
         ("10.96.0.10:81", "default/thief", false),
+        ("10.96.0.10:81", TENANT, false),
         ("10.96.0.30:30080", VICTIM, false),
     ] {
         let state = judge_denied(dialled, Cause::NoSuchPort, (service, "clients.refusals"));
