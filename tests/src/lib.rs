@@ -10,7 +10,6 @@ pub mod fuzz;
 pub mod host;
 pub mod memory;
 pub mod packets;
-pub mod patience;
 pub mod peers;
 pub mod processor;
 pub mod program;

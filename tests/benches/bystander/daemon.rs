@@ -13,11 +13,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use holdfast_tests::memory;
-use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::size::sized;
 use serde_json::{Value, json};
 

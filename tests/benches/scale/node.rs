@@ -4,10 +4,10 @@
 use std::fs;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::figures::Figure;
-use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::size::sized;
 
 use super::process::{cpu, forget_most, megabytes, written};

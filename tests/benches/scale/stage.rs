@@ -7,10 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server, many};
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 /// The number of services and of the endpoints of each.

@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use holdfast_tests::patience::TEST_TIMEOUT;
+use holdfast_fixtures::TEST_TIMEOUT;
 
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;

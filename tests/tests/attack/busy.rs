@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::fake::Cluster;
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::stage::{Apiserver, until};

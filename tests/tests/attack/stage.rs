@@ -28,7 +28,7 @@ pub(crate) const PROMPT: Duration = Duration::from_secs(5);
 pub(crate) const CHANGES: usize = 100;
 
 /// The timeout of any wait in a test.
-pub(crate) use holdfast_tests::patience::TEST_TIMEOUT as SOON;
+pub(crate) use holdfast_fixtures::TEST_TIMEOUT as SOON;
 
 /// Starts unprivileged clients that request this path over TCP in a loop.
 pub(crate) fn nobody_asks(bed: &Bed, clients: usize, path: &str) -> ApiClients {

@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 
 use holdfast_config::ApiserverUrl;
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
 use holdfast_tests::fake::{Cluster, Fault, Greeting, Kind, Names, RequestFilter, Server};
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::json;
 use tokio::time::timeout;
 

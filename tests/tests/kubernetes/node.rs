@@ -32,6 +32,7 @@ use holdfast_core::op::Action;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_evidence::event_watcher::{self, EventCounters};
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_kubernetes::apiserver::{self, Access, AccessSources};
 use holdfast_kubernetes::event_recorder::{self, EventCounts};
 use holdfast_kubernetes::own_node::NodeReport;
@@ -42,7 +43,6 @@ use holdfast_objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice,
 };
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server};
-use holdfast_tests::patience::TEST_TIMEOUT;
 use holdfast_tests::readings;
 use serde_json::{Value, json};
 use tempfile::TempDir;

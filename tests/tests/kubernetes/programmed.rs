@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::fake::Kind;
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 use crate::node::{Node, Setup, backend, ms, slice_object, web};

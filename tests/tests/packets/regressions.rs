@@ -3,12 +3,12 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
 use holdfast_tests::bed::uplinks::ASYMMETRIC;
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::packets::{Family, frontend, outside};
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::Value;
 
 use crate::node::{SERVED, ip, on_a_node, on_this};

@@ -12,11 +12,11 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_evidence::diagnose::gather::{GatherOptions, Gatherer};
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_objects::{
     Defaulting, Provenance, ServiceWire, SliceWire, from_value, parse_service, parse_slice,
 };
 use holdfast_tests::bed::{Bed, Layout, Location, Neighbour, Role, succeed};
-use holdfast_tests::patience::TEST_TIMEOUT;
 use serde_json::{Value, json};
 
 /// A service at 10.96.0.1:80 and node port 30080, with these endpoints.
