@@ -87,6 +87,8 @@ impl CandidateName {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     fn name(text: &str) -> NodeName {
@@ -95,7 +97,7 @@ mod tests {
 
     #[test]
     fn a_new_host_name_counts_once_it_has_lasted() {
-        let (begun, mut other) = (Instant::now(), CandidateName::default());
+        let (begun, mut other) = (clock::now(), CandidateName::default());
         let mut look = |second, host: Option<&str>| {
             let now = begun + Duration::from_secs(second);
             other.observe(&name("localhost"), host.map(name), now).map(|name| name.as_str().to_owned())

@@ -123,6 +123,7 @@ mod tests {
     use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 
     use holdfast_core::keys::FrontendKey;
+    use holdfast_fixtures::clock::await_event;
 
     use super::*;
 
@@ -133,12 +134,12 @@ mod tests {
     }
 
     async fn told(events: &mut mpsc::Receiver<Vec<Event>>) -> Arc<Listeners> {
-        let mut events = tokio::time::timeout(Duration::from_secs(60), events.recv()).await.unwrap().unwrap();
+        let mut events = await_event("a list of sockets", events.recv()).await.unwrap();
         let Event::ListenersApplied(Some(listeners)) = events.remove(0) else { panic!("no sockets") };
         listeners
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn kernel_new_and_closed_listeners_are_reported() {
         let first = TcpListener::bind("0.0.0.0:0").unwrap();
         let port = first.local_addr().unwrap().port();

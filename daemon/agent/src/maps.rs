@@ -443,11 +443,13 @@ fn capacity(config: &Config) -> Capacity {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     /// After how many seconds a take-over is due, if this state lasts.
     fn taken_over(held: MapCoverage) -> Option<u64> {
-        let (begun, mut waits) = (Instant::now(), None);
+        let (begun, mut waits) = (clock::now(), None);
         (0..600).find(|second| held.may_take_over(&mut waits, begun + Duration::from_secs(*second)))
     }
 
@@ -467,7 +469,7 @@ mod tests {
     #[test]
     fn a_source_that_becomes_readable_resets_the_wait() {
         let lacks = MapCoverage { is_whole: true, is_synced: false, lacks_unreadable: true };
-        let (begun, mut waits) = (Instant::now(), None);
+        let (begun, mut waits) = (clock::now(), None);
         let at = |second| begun + Duration::from_secs(second);
         assert!(!lacks.may_take_over(&mut waits, at(0)));
         assert!(!MapCoverage { is_whole: false, ..lacks }.may_take_over(&mut waits, at(30)));

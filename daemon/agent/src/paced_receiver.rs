@@ -37,25 +37,30 @@ impl<T> PacedReceiver<T> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
+    use holdfast_fixtures::clock::{Stopwatch, pause_async};
 
     use super::*;
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_first_change_is_reported_at_once_and_many_as_one() {
         let (value, now) = watch::channel(0);
         let pace = Duration::from_millis(200);
         let mut paced = PacedReceiver::new(Some(now), pace);
-        let begun = Instant::now();
-        let mut reported = 0;
-        while begun.elapsed() < Duration::from_millis(500) {
+        let (stopwatch, mut reports) = (Stopwatch::start(), Vec::new());
+        while stopwatch.read() < pace * 5 / 2 {
             value.send_modify(|value| *value += 1);
-            reported += u32::from(timeout(Duration::from_millis(1), paced.wait_for_change()).await.is_ok());
-            assert!(reported > 0, "the first one");
+            tokio::select! {
+                () = paced.wait_for_change() => reports.push(stopwatch.read()),
+                () = pause_async(Duration::from_millis(1)) => {}
+            }
         }
-        assert!((2..=3).contains(&reported), "{reported}");
+        assert_eq!(reports[0], Duration::ZERO, "the first one");
+        assert_eq!(reports.len(), 3, "{reports:?}");
         value.send_modify(|value| *value += 1);
-        assert!(timeout(pace * 5, paced.wait_for_change()).await.is_ok(), "the last one");
-        assert!(timeout(pace * 2, paced.wait_for_change()).await.is_err());
+        paced.wait_for_change().await;
+        tokio::select! {
+            () = paced.wait_for_change() => panic!("the last change was reported"),
+            () = pause_async(pace * 2) => {}
+        }
     }
 }

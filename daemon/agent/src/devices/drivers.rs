@@ -42,6 +42,7 @@ fn warn_failure(error: &std::io::Error) {
 mod tests {
     use std::process::Command;
 
+    use holdfast_fixtures::clock::{await_event, pause_async};
     use holdfast_fixtures::network_namespace;
 
     use super::*;
@@ -59,6 +60,7 @@ mod tests {
     #[test]
     fn kernel_a_changed_driver_is_checked_at_once_if_xdp_is_used() {
         network_namespace::block_on_inside(async || {
+            tokio::time::pause();
             run_tool("ip", "link add left type veth peer name right");
             let (config, followed) = watch::channel(configured("native"));
             let (looks, mut looked) = watch::channel(());
@@ -66,14 +68,14 @@ mod tests {
             let running = tokio::spawn(run(followed, looks, engine));
             tokio::task::yield_now().await;
             run_tool("ethtool", "-K left rxvlan off");
-            let patience = Duration::from_secs(5);
-            tokio::time::timeout(patience, looked.changed()).await.unwrap().unwrap();
-            let asked = tokio::time::timeout(patience, asks.recv()).await;
-            assert!(matches!(asked, Ok(Some(EngineQuery::RunUpkeep))));
+            await_event("the driver is checked", looked.changed()).await.unwrap();
+            let query = await_event("the engine is asked", asks.recv()).await;
+            assert!(matches!(query, Some(EngineQuery::RunUpkeep)));
             config.send_replace(configured("never"));
-            tokio::time::sleep(2 * PAUSE).await;
+            // The paused clock moves only when nobody has work, so each pause gives a notice all the time it needs.
+            pause_async(2 * PAUSE).await;
             run_tool("ethtool", "-K left rxvlan on");
-            tokio::time::sleep(3 * PAUSE).await;
+            pause_async(3 * PAUSE).await;
             assert!(!looked.has_changed().unwrap(), "no XDP program needs it");
             drop(config);
             running.await.unwrap();

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -17,6 +17,7 @@ use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
 
 use super::query::{self, EngineQuery, MapChecks};
 use super::steps::StepMetrics;
@@ -46,7 +47,7 @@ const PARTS_PER_EVENT: usize = 32;
 const CHECK: Duration = Duration::from_secs(60);
 
 /// How often an idle engine wakes, so that its progress can be watched.
-const IDLE: Duration = Duration::from_secs(1);
+pub(super) const IDLE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub struct EngineChannels {
@@ -86,8 +87,8 @@ struct UpkeepSchedule {
 
 impl UpkeepSchedule {
     /// Whether a piece is due. If events or services wait, they get as much time as the last piece took.
-    fn is_due(&self, is_busy: bool) -> bool {
-        self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| ended.elapsed() < took))
+    fn is_due(&self, is_busy: bool, now: Instant) -> bool {
+        self.is_left && !(is_busy && self.last.is_some_and(|(ended, took)| now - ended < took))
     }
 
     fn is_check_due(&self) -> bool {
@@ -96,7 +97,8 @@ impl UpkeepSchedule {
 
     /// The upkeep to do now.
     fn next(&self, is_look: bool, is_busy: bool) -> Option<Upkeep> {
-        if is_look { Some(Upkeep::Inspect) } else { self.is_due(is_busy).then_some(Upkeep::Continue) }
+        let is_due = self.is_due(is_busy, Instant::now());
+        if is_look { Some(Upkeep::Inspect) } else { is_due.then_some(Upkeep::Continue) }
     }
 
     /// How long an otherwise idle engine rests.
@@ -183,7 +185,7 @@ impl EngineChannels {
         let mono = since_boot();
         let begun = Instant::now();
         let mut snapshot = engine.step(build_now(started, at), &mut |change| {
-            self.steps.programming_latency.record_change(&change);
+            self.steps.programming_latency.record_change(&change, SystemTime::now(), started.elapsed());
             let room = changes.headroom.reserve(change.bytes());
             let timed = TimedChange { change, at, mono, elapsed: begun.elapsed(), reservation: room };
             changes.dropped +=
@@ -307,16 +309,18 @@ fn build_now(started: Instant, at: SystemTime) -> ClockReading {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     #[test]
     fn upkeep_takes_at_most_half_of_the_time_while_events_wait() {
-        let pieces =
-            |is_left, took| UpkeepSchedule { is_left, last: Some((Instant::now(), took)), looked_at: None };
-        let long = Duration::from_secs(60);
-        assert!(!pieces(true, long).is_due(true), "the last piece took as long");
-        assert!(pieces(true, long).is_due(false), "nothing else waits");
-        assert!(pieces(true, Duration::ZERO).is_due(true));
-        assert!(!pieces(false, Duration::ZERO).is_due(false));
+        let (ended, took) = (clock::now().into(), Duration::from_secs(7));
+        let schedule = |is_left| UpkeepSchedule { is_left, last: Some((ended, took)), looked_at: None };
+        let almost = ended + took - Duration::from_millis(1);
+        assert!(!schedule(true).is_due(true, almost), "the last piece took as long");
+        assert!(schedule(true).is_due(false, almost), "nothing else waits");
+        assert!(schedule(true).is_due(true, ended + took));
+        assert!(!schedule(false).is_due(false, ended + took));
     }
 }

@@ -9,7 +9,6 @@ use holdfast_core::facts::{
 };
 use holdfast_core::keys::{Family, FrontendKey, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::index::Seed;

@@ -98,6 +98,8 @@ fn deadline_after(since: Option<Instant>, now: Instant, wait: Duration) -> Insta
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -112,7 +114,7 @@ mod tests {
     impl Rig {
         fn new(announced: &[&str]) -> Self {
             let damper = FlapDamper::from_announced(announced.iter().map(|it| it.parse().unwrap()));
-            Self { damper, begun: Instant::now(), address: "192.0.2.10".parse().unwrap() }
+            Self { damper, begun: clock::now(), address: "192.0.2.10".parse().unwrap() }
         }
 
         /// Whether it is announced this many milliseconds after the start, and after how many more that changes.

@@ -176,6 +176,8 @@ fn describe_failure(change: RouteChange, Route { table, address }: Route, error:
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     fn route(address: &str) -> Route {
@@ -202,7 +204,7 @@ mod tests {
 
     #[test]
     fn old_routes_are_removed_before_new_ones_are_added() {
-        let now = Instant::now();
+        let now = clock::now();
         let mut kernel = InstalledRoutes::from_installed(routes(&["192.0.2.1", "192.0.2.2"]));
         let wanted = routes(&["192.0.2.2", "2001:db8::1"]);
         let steps = kernel.plan_steps(&wanted, now);
@@ -219,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_refused_route_is_retried_ever_less_often_and_delays_no_other() {
-        let begun = Instant::now();
+        let begun = clock::now();
         let mut kernel = InstalledRoutes::default();
         let (one, both) = (routes(&["192.0.2.1"]), routes(&["192.0.2.1", "192.0.2.2"]));
         let mut now = begun;
@@ -242,7 +244,7 @@ mod tests {
 
     #[test]
     fn a_route_whose_add_timed_out_is_removed() {
-        let now = Instant::now();
+        let now = clock::now();
         let mut kernel = InstalledRoutes::default();
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
         kernel.record_outcome(steps[0], refusal(libc::EAGAIN), now, "");
@@ -257,7 +259,7 @@ mod tests {
 
     #[test]
     fn a_route_of_another_program_is_not_ours() {
-        let now = Instant::now();
+        let now = clock::now();
         let mut kernel = InstalledRoutes::default();
         let steps = kernel.plan_steps(&routes(&["192.0.2.1"]), now);
         kernel.record_outcome(steps[0], refusal(libc::EEXIST), now, "");
@@ -268,7 +270,7 @@ mod tests {
 
     #[test]
     fn removing_a_missing_route_succeeds() {
-        let now = Instant::now();
+        let now = clock::now();
         let mut kernel = InstalledRoutes::from_installed(routes(&["192.0.2.1"]));
         let steps = kernel.plan_steps(&BTreeSet::new(), now);
         kernel.record_outcome(steps[0], refusal(libc::ESRCH), now, "");

@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use super::address_state::{ServingState, judge_blocks};
 use super::kernel::{self, Route, RouteChange, RouteStep};
 use bed::{Rules, config, ip, ip_route};
-use holdfast_fixtures::{TEST_TIMEOUT, network_namespace};
+use holdfast_fixtures::clock::await_event;
+use holdfast_fixtures::network_namespace;
 
 /// An address of each family with two ports, and one with a block that does not mention announcing.
 const BLOCKS: &str = r#"
@@ -172,8 +173,9 @@ async fn until(shown: &mut watch::Receiver<Arc<AnnouncementStatus>>, expected: &
         let there = announced.addresses.iter().filter(|it| it.announced);
         there.map(|it| format!("{} {}", it.table, it.address)).collect()
     };
-    let fits = tokio::time::timeout(TEST_TIMEOUT, shown.wait_for(|now| line(now) == expected)).await.is_ok();
-    assert!(fits, "{expected:?} is awaited, and there is {:?}", shown.borrow());
+    let last = shown.clone();
+    let what = std::fmt::from_fn(|f| write!(f, "{expected:?}; there is {:?}", last.borrow()));
+    await_event(what, shown.wait_for(|now| line(now) == expected)).await.unwrap();
 }
 
 #[test]

@@ -132,6 +132,8 @@ impl<T: Ord> FairQueue<T> {
 mod tests {
     use std::time::Duration;
 
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     fn taken(turns: &mut FairQueue<u32>, now: Instant) -> Vec<u32> {
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn namespaces_take_turns_however_much_each_has() {
-        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        let (mut turns, now) = (FairQueue::default(), clock::now().into());
         (0..5).for_each(|who| turns.insert("crowd", Turn::Again(now), who));
         turns.insert("few", Turn::Again(now), 10);
         turns.insert("few", Turn::First(7), 11);
@@ -150,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_due_item_waits_for_one_turn_of_each_other_namespace() {
-        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        let (mut turns, now) = (FairQueue::default(), clock::now().into());
         let soon = now + Duration::from_secs(1);
         (0..5).for_each(|who| turns.insert("crowd", Turn::First(who.into()), who));
         turns.insert("late", Turn::Again(soon), 10);
@@ -160,7 +162,7 @@ mod tests {
 
     #[test]
     fn a_removed_turn_is_not_waited_for() {
-        let (mut turns, now) = (FairQueue::default(), Instant::now());
+        let (mut turns, now) = (FairQueue::default(), clock::now().into());
         let soon = now + Duration::from_secs(1);
         turns.insert("a", Turn::Again(now), 1);
         turns.insert("b", Turn::Again(now), 2);

@@ -148,6 +148,8 @@ pub fn unwritten_services(snapshot: &Snapshot) -> Vec<String> {
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use holdfast_fixtures::clock::pause_async;
+
     use super::*;
 
     /// The duration of a large comparison.
@@ -156,7 +158,7 @@ mod tests {
     async fn run(count: &AtomicUsize, running: &AtomicUsize) -> Comparison {
         count.fetch_add(1, Ordering::Relaxed);
         assert_eq!(running.fetch_add(1, Ordering::Relaxed), 0, "two at a time");
-        tokio::time::sleep(LONG).await;
+        pause_async(LONG).await;
         running.fetch_sub(1, Ordering::Relaxed);
         Comparison::with_maps("maps", Ok(Vec::new()))
     }
@@ -169,7 +171,7 @@ mod tests {
         let asks = (0..40).map(|_| all.get(run(&count, &running)));
         futures_util::future::join_all(asks).await;
         assert_eq!(count.load(Ordering::Relaxed), 1);
-        tokio::time::sleep(FRESH).await;
+        pause_async(FRESH).await;
         all.get(run(&count, &running)).await;
         assert_eq!(count.load(Ordering::Relaxed), 2, "an older result is compared again");
     }
@@ -179,8 +181,10 @@ mod tests {
         let all = Verifications::default();
         let count = AtomicUsize::new(0);
         let running = AtomicUsize::new(0);
-        let left = tokio::time::timeout(LONG / 2, all.get(run(&count, &running))).await;
-        assert!(left.is_err());
+        tokio::select! {
+            _ = all.get(run(&count, &running)) => panic!("a comparison takes {LONG:?}"),
+            () = pause_async(LONG / 2) => {}
+        }
         running.store(0, Ordering::Relaxed);
         assert_eq!(all.get(run(&count, &running)).await.equal, Some(true));
         assert_eq!(count.load(Ordering::Relaxed), 2);

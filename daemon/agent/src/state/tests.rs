@@ -16,6 +16,7 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::op::FrontendType;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::{ClockReading, Uptime};
+use holdfast_fixtures::clock::{await_event, pause_async};
 use proptest::prelude::*;
 use tokio::sync::watch;
 
@@ -393,7 +394,7 @@ async fn a_table_without_an_unreadable_source_is_written_if_none_is_better() {
 }
 
 /// On an idle node no snapshot is news for a long time.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_identified_cluster_is_written_without_another_change() {
     let folder = tempfile::tempdir().unwrap();
     let state = StateFolder::new(folder.path());
@@ -404,10 +405,10 @@ async fn an_identified_cluster_is_written_without_another_change() {
     let running = tokio::spawn(keeper.run(stopping));
     snapshots.send_replace(Arc::new(snapshot()));
     written.changed().await.unwrap();
-    // Until it rests.
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    // Until it has nothing to write. The clock stands while the disk writes.
+    pause_async(Duration::from_secs(3_600)).await;
     clusters.send_replace(Some("uid".into()));
-    tokio::time::timeout(Duration::from_secs(10), written.changed()).await.unwrap().unwrap();
+    await_event("the cluster is written", written.changed()).await.unwrap();
     assert_eq!(state.load().unwrap().unwrap().context.cluster.as_deref(), Some("uid"));
     stop.send_replace(true);
     running.await.unwrap();

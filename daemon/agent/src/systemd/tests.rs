@@ -1,11 +1,12 @@
 //! What systemd receives, and when.
 
 use std::cell::RefCell;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::facts::Timestamp;
 use holdfast_core::keys::Source;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_fixtures::clock;
 use holdfast_status::views::datapath::DatapathView;
 use sd_notify::NotifyState;
 use tokio::sync::watch;
@@ -59,7 +60,7 @@ fn fixture(snapshot: Snapshot) -> NotifierInputs {
 #[test]
 fn ready_is_sent_once_and_only_when_clients_are_served() {
     let NotifierInputs { snapshots, watched, .. } = fixture(unprogrammed());
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
     let messages = listener.messages();
@@ -81,7 +82,7 @@ fn all_frontends_are_counted_and_those_that_serve() {
 #[test]
 fn a_node_whose_apiserver_kubelet_starts_does_not_wait_for_ever() {
     let NotifierInputs { watched, .. } = fixture(unprogrammed());
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began + FIRST_LISTS_WAIT);
     assert_eq!(listener.messages()[0], "READY=1");
@@ -94,7 +95,7 @@ fn synced_sources_are_not_ready_while_devices_are_unknown() {
     let unknown = DatapathView::for_kernel(fixture::status());
     let (datapath, seen) = watch::channel(std::sync::Arc::new(unknown));
     watched.readings.datapath = seen;
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
     let messages = listener.messages();
@@ -109,7 +110,7 @@ fn synced_sources_are_not_ready_while_devices_are_unknown() {
 fn a_hanging_engine_is_not_alive() {
     let NotifierInputs { mut watched, .. } = fixture(programmed());
     watched.readings.liveness = Liveness::new(|| Some(Duration::from_secs(6)));
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
     assert!(!listener.messages().contains(&"WATCHDOG=1".to_owned()));
@@ -118,7 +119,7 @@ fn a_hanging_engine_is_not_alive() {
 #[test]
 fn the_status_line_counts_and_names_the_apiserver_and_a_refused_reload() {
     let NotifierInputs { watched, refused, .. } = fixture(programmed());
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     let mut teller = Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states));
     teller.report(began);
     let line = listener.messages()[1].clone();
@@ -141,7 +142,7 @@ fn readiness_does_not_wait_for_an_unreadable_source() {
         snapshot.sources = sources.into_iter().collect();
         snapshot.unreadable = [Source::Manifests].into();
         let NotifierInputs { watched, .. } = fixture(snapshot.clone());
-        let (listener, began) = (Listener::default(), Instant::now());
+        let (listener, began) = (Listener::default(), clock::now());
         Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states)).report(began);
         assert_eq!(listener.messages().contains(&"READY=1".to_owned()), is_ready);
     }
@@ -151,7 +152,7 @@ fn readiness_does_not_wait_for_an_unreadable_source() {
 fn an_address_in_use_is_in_the_status_line() {
     let NotifierInputs { mut watched, .. } = fixture(programmed());
     watched.readings.closed_listeners = watch::channel(vec!["cannot listen on 127.0.0.1:9890".to_owned()]).1;
-    let (listener, began) = (Listener::default(), Instant::now());
+    let (listener, began) = (Listener::default(), clock::now());
     Notifier::new(watched, began, |states: &[NotifyState<'_>]| listener.receive(states)).report(began);
     assert!(listener.messages()[1].ends_with("; cannot listen on 127.0.0.1:9890"));
 }

@@ -5,7 +5,7 @@
 //! does not count, a future one counts as now, and none for more than [`LATENCY_MAX`].
 
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use holdfast_core::change::{Cause, Change};
 use holdfast_core::facts::{AddressType, SliceFacts};
@@ -24,16 +24,12 @@ const FINE_BOUNDS: [u64; 8] = [1, 2, 4, 8, 16, 32, 64, 128];
 /// The latencies by the family of the slice.
 #[derive(Debug)]
 pub(crate) struct ProgrammingLatency {
-    started: Instant,
     histograms: [(Family, Histogram); Family::ALL.len()],
 }
 
 impl Default for ProgrammingLatency {
     fn default() -> Self {
-        Self {
-            started: Instant::now(),
-            histograms: Family::ALL.map(|family| (family, Histogram::new(bounds()))),
-        }
+        Self { histograms: Family::ALL.map(|family| (family, Histogram::new(bounds()))) }
     }
 }
 
@@ -45,13 +41,13 @@ fn bounds() -> impl Iterator<Item = Duration> {
 }
 
 impl ProgrammingLatency {
-    /// Counts the slices of a step's change to a service, if the maps now hold them.
-    pub(crate) fn record_change(&self, change: &Change) {
+    /// Counts the slices of a step's change to a service, if the maps now hold them. The daemon has run for `uptime`.
+    pub(crate) fn record_change(&self, change: &Change, now: SystemTime, uptime: Duration) {
         let is_ours = change.service.source == Source::Kubernetes && change.error.is_none();
         for (family, since) in
             change.after.iter().filter(|_| is_ours).flat_map(|view| trigger_times(change, view))
         {
-            let took = age(since, SystemTime::now(), self.started.elapsed());
+            let took = age(since, now, uptime);
             let of_family = self.histograms.iter().find(|(it, _)| *it == family);
             took.zip(of_family).into_iter().for_each(|(took, (_, counts))| counts.add(took));
         }

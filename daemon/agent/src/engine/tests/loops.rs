@@ -3,18 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
-use std::time::Instant;
 
 use holdfast_core::op::{Action, Dump, DumpPort, FrontendValue, PortIndex};
+use holdfast_fixtures::clock::{await_event, pause_async};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::*;
-use crate::engine::query::{self, EngineClient, EngineQuery};
-use crate::engine::run::{CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
+use crate::engine::query::{self, EngineQuery};
+use crate::engine::run::{
+    CHANGES_BYTES_MAX, CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, IDLE, run,
+};
 use crate::engine::steps::StepMetrics;
-
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(30);
 
 /// Frontends that the maps refuse.
 const BEYOND_ITS_PART: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 98));
@@ -82,7 +81,6 @@ impl Maps for RecordingMaps {
 struct Task {
     calls: Calls,
     events: mpsc::Sender<Vec<Event>>,
-    asker: EngineClient,
     asks: mpsc::Sender<EngineQuery>,
     steps: Arc<StepMetrics>,
     snapshots: watch::Receiver<Arc<Snapshot>>,
@@ -90,8 +88,8 @@ struct Task {
     changes: mpsc::Receiver<crate::recorder::TimedChange>,
 }
 
-/// Everything that `begin` sends waits for the engine when it starts.
-fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
+/// An engine's loop that is not running yet. Everything that `begin` sends waits for it.
+fn idle_task(begin: impl FnOnce(&Task)) -> (Task, impl Future<Output = ()> + Send + 'static) {
     let calls = Calls::default();
     let maps = RecordingMaps { maps: MemoryMaps::default(), calls: Arc::clone(&calls) };
     let (mut engine, _) = Engine::start(maps, Seed(0), &[Source::Manifests]).unwrap();
@@ -101,8 +99,8 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
     let (changes_in, changes) = mpsc::channel(CHANGES_WAITING_MAX);
     let (snapshots_in, snapshots) = watch::channel(Arc::default());
     let (stop, stopping) = watch::channel(false);
-    let (asker, heard) = query::channel();
-    let asks = asker.sender();
+    let (client, heard) = query::channel();
+    let asks = client.sender();
     let steps = Arc::<StepMetrics>::default();
     let ends = EngineChannels {
         events: incoming,
@@ -113,16 +111,28 @@ fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
         steps: Arc::clone(&steps),
         stop: stopping,
     };
-    let task = Task { calls, events, asker, asks, steps, snapshots, stop, changes };
+    let task = Task { calls, events, asks, steps, snapshots, stop, changes };
     begin(&task);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let thread = std::thread::spawn(move || drop(runtime.block_on(run(engine, ends, |_, _| false))));
-    (task, thread)
+    (task, async { drop(run(engine, ends, |_, _| false).await) })
 }
 
+/// Runs the loop on a thread of its own.
+fn task(begin: impl FnOnce(&Task)) -> (Task, std::thread::JoinHandle<()>) {
+    let (task, running) = idle_task(begin);
+    (task, std::thread::spawn(move || runtime().block_on(running)))
+}
+
+#[track_caller]
 fn wait(runtime: &tokio::runtime::Runtime, task: &mut Task, seen: impl Fn(&Snapshot) -> bool) {
-    let waiting = async { tokio::time::timeout(LONG, task.snapshots.wait_for(|it| seen(it))).await.is_ok() };
-    assert!(runtime.block_on(waiting), "the engine has not reached this state");
+    let state = task.snapshots.wait_for(|snapshot| seen(snapshot));
+    runtime.block_on(await_event("a state of the engine", state)).unwrap();
+}
+
+/// Sends a query, and waits for its answer without the client's time-out.
+fn read(runtime: &tokio::runtime::Runtime, task: &Task) -> query::Entries {
+    let (answer, answered) = oneshot::channel();
+    task.asks.try_send(EngineQuery::Read(vec![key()], answer)).unwrap();
+    runtime.block_on(await_event("an answer of the engine", answered)).unwrap()
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -154,7 +164,7 @@ fn events_and_dirty_services_come_before_queries() {
     let runtime = runtime();
     wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 8);
     for answered in answers {
-        assert!(runtime.block_on(async { tokio::time::timeout(LONG, answered).await }).unwrap().is_ok());
+        assert!(runtime.block_on(await_event("an answer", answered)).is_ok());
     }
     task.stop.send_replace(true);
     thread.join().unwrap();
@@ -172,12 +182,9 @@ fn a_namespace_beyond_its_quota_does_not_stop_catching_up() {
         let (mut task, thread) = task(|task| task.events.try_send(vec![event]).unwrap());
         let runtime = runtime();
         wait(&runtime, &mut task, |snapshot| snapshot.fill.retries == 1);
-        let begun = Instant::now();
+        // Before each answer, the loop looks whether the maps are complete.
+        (0..3).for_each(|_| drop(read(&runtime, &task)));
         let has_caught_up = || task.steps.last_caught_up().0 > 0;
-        let most = if is_quiet { LONG } else { Duration::from_secs(2) };
-        while !has_caught_up() && begun.elapsed() < most {
-            std::thread::sleep(Duration::from_millis(20));
-        }
         assert_eq!(has_caught_up(), is_quiet, "{address}");
         task.stop.send_replace(true);
         thread.join().unwrap();
@@ -197,9 +204,7 @@ fn an_abandoned_query_is_not_answered() {
     });
     let runtime = runtime();
     wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 1);
-    let asker = task.asker.clone();
-    let entries = runtime.block_on(async { tokio::time::timeout(LONG, asker.read(vec![key()])).await });
-    assert!(entries.unwrap().unwrap()[0].as_ref().unwrap().is_some());
+    assert!(read(&runtime, &task)[0].as_ref().unwrap().is_some());
     task.stop.send_replace(true);
     thread.join().unwrap();
     assert_eq!(*task.calls.lock().unwrap(), ["insert", "read"]);
@@ -220,31 +225,25 @@ fn lasting_load_starves_no_query() {
     });
     let runtime = runtime();
     wait(&runtime, &mut task, |snapshot| snapshot.counters.events > 1_000);
-    let asker = task.asker.clone();
-    for _ in 0..3 {
-        let begun = Instant::now();
-        let answered = runtime.block_on(asker.read(vec![key()]));
-        assert!(answered.is_ok(), "no answer for {:?}", begun.elapsed());
-    }
+    (0..3).for_each(|_| drop(read(&runtime, &task)));
     task.stop.send_replace(true);
     thread.join().unwrap();
     drop(task.events);
     source.join().unwrap();
 }
 
-#[test]
-fn a_waiting_reader_is_not_woken_by_time_alone() {
-    let (mut task, thread) = task(|task| task.events.try_send(vec![service("s", "10.0.0.1")]).unwrap());
-    let runtime = runtime();
-    wait(&runtime, &mut task, |snapshot| snapshot.fill.frontends == 1);
-    std::thread::sleep(Duration::from_millis(1_500));
+#[tokio::test(start_paused = true)]
+async fn a_waiting_reader_is_not_woken_by_time_alone() {
+    let (mut task, running) = idle_task(|task| task.events.try_send(vec![service("s", "10.0.0.1")]).unwrap());
+    let running = tokio::spawn(running);
+    task.snapshots.wait_for(|snapshot| snapshot.fill.frontends == 1).await.unwrap();
+    pause_async(2 * IDLE).await;
     let before = task.snapshots.borrow_and_update().mono;
-    let mut reader = task.snapshots.clone();
-    let woken = async { tokio::time::timeout(Duration::from_millis(2_500), reader.changed()).await.is_ok() };
-    assert!(!runtime.block_on(woken), "nothing is new");
-    assert!(task.snapshots.borrow().mono > before, "a reader that looks sees the time advance");
+    pause_async(10 * IDLE).await;
+    assert!(!task.snapshots.has_changed().unwrap(), "nothing is new");
+    assert!(task.snapshots.borrow().mono >= before + 9 * IDLE, "a reader that looks sees the time advance");
     task.stop.send_replace(true);
-    thread.join().unwrap();
+    running.await.unwrap();
 }
 
 /// Services of many ports, one of which comes and goes, and a recorder that takes nothing.
@@ -278,8 +277,8 @@ fn waiting_change_records_are_bounded_in_bytes_and_released() {
     let dropped = task.snapshots.borrow().counters.changes_dropped;
     runtime.block_on(task.events.send(vec![heavy(1, 1)])).unwrap();
     runtime.block_on(task.events.send(vec![heavy(1, 0)])).unwrap();
-    let more = async { tokio::time::timeout(LONG, task.changes.recv()).await };
-    assert!(runtime.block_on(more).is_ok_and(|it| it.is_some()), "the memory was released");
+    let more = runtime.block_on(await_event("a record that the released memory holds", task.changes.recv()));
+    assert!(more.is_some());
     assert_eq!(task.snapshots.borrow().counters.changes_dropped, dropped);
     task.stop.send_replace(true);
     thread.join().unwrap();

@@ -1,22 +1,22 @@
-//! When the loop runs upkeep of the maps.
+//! When the loop runs upkeep of the maps. The clock is paused: it moves only while the engine rests.
 
-use std::sync::Mutex;
-
+use holdfast_fixtures::clock::{Stopwatch, await_event};
 use tokio::sync::{mpsc, watch};
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::*;
-use crate::engine::run::{EngineChannels, Upkeep, run};
+use crate::engine::run::{EngineChannels, IDLE, Upkeep, run};
 
-/// Another version's programs serve until then, and the daemon is not ready before.
-#[tokio::test]
-async fn upkeep_runs_as_soon_as_everything_is_written() {
+const PIECES: usize = 100;
+
+/// Starts an engine with this upkeep. It ends with the returned sender.
+fn start(
+    events: mpsc::Receiver<Vec<Event>>,
+    upkeep: impl FnMut(&mut Engine<MemoryMaps>, Upkeep) -> bool + Send + 'static,
+) -> watch::Sender<bool> {
     let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
-    let (events, incoming) = mpsc::channel(4);
     let (stop, stopping) = watch::channel(false);
     let ends = EngineChannels {
-        events: incoming,
+        events,
         queries: crate::engine::query::channel().1,
         snapshots: watch::channel(Arc::default()).0,
         changes: mpsc::channel(16).0,
@@ -24,77 +24,47 @@ async fn upkeep_runs_as_soon_as_everything_is_written() {
         steps: Arc::default(),
         stop: stopping,
     };
-    let looks = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&looks);
-    let look = move |engine: &mut Engine<MemoryMaps>, _| {
-        seen.lock().unwrap().push(engine.is_written());
-        false
-    };
-    let running = tokio::spawn(run(engine, ends, look));
-    // It has run once before there was anything.
-    events.send(vec![service("a", "10.0.0.1")]).await.unwrap();
-    while looks.lock().unwrap().is_empty() {
-        tokio::task::yield_now().await;
-    }
-    let begun = std::time::Instant::now();
-    events.send(vec![slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)]).await.unwrap();
-    while looks.lock().unwrap().last() != Some(&true) {
-        tokio::task::yield_now().await;
-    }
-    assert!(
-        begun.elapsed() < Duration::from_millis(900),
-        "the next inspection would come after a second: {:?}",
-        begun.elapsed()
-    );
-    stop.send_replace(true);
-    running.await.unwrap();
+    tokio::spawn(run(engine, ends, upkeep));
+    stop
 }
 
-/// A piece of upkeep usually waits for the kernel; here it blocks the engine for some milliseconds.
-const PIECE: Duration = Duration::from_millis(5);
-const PIECES: usize = 100;
-
-#[tokio::test]
-async fn a_change_waits_for_only_one_piece_of_upkeep() {
-    let (engine, _) = Engine::start(MemoryMaps::default(), Seed(0), &[Source::Manifests]).unwrap();
+/// Another version's programs serve until then, and the daemon is not ready before.
+#[tokio::test(start_paused = true)]
+async fn upkeep_runs_as_soon_as_everything_is_written() {
     let (events, incoming) = mpsc::channel(4);
-    let (stop, stopping) = watch::channel(false);
-    let (snapshots, mut seen) = watch::channel(Arc::default());
-    let ends = EngineChannels {
-        events: incoming,
-        queries: crate::engine::query::channel().1,
-        snapshots,
-        changes: mpsc::channel(16).0,
-        progress: Arc::default(),
-        steps: Arc::default(),
-        stop: stopping,
-    };
-    let done = Arc::new(AtomicUsize::new(0));
-    let pieces = Arc::clone(&done);
-    let upkeep = move |_: &mut Engine<MemoryMaps>, upkeep| {
-        if upkeep == Upkeep::Continue {
-            std::thread::sleep(PIECE);
-            pieces.fetch_add(1, Ordering::Relaxed);
-        }
-        pieces.load(Ordering::Relaxed) < PIECES
-    };
-    let begun = std::time::Instant::now();
-    let running = tokio::spawn(run(engine, ends, upkeep));
-    while done.load(Ordering::Relaxed) < 3 {
-        tokio::task::yield_now().await;
-    }
-    assert!(begun.elapsed() < Duration::from_secs(2), "an idle engine does not rest: {:?}", begun.elapsed());
-    let before = done.load(Ordering::Relaxed);
+    let (looks, mut is_written) = mpsc::channel(4);
+    let _stop = start(incoming, move |engine, _| looks.try_send(engine.is_written()).is_err());
+    events.send(vec![service("a", "10.0.0.1")]).await.unwrap();
+    assert_eq!(is_written.recv().await, Some(false), "it runs once before there is anything");
+    let stopwatch = Stopwatch::start();
+    events.send(vec![slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)]).await.unwrap();
+    while !await_event("upkeep", is_written.recv()).await.unwrap() {}
+    assert!(stopwatch.read() < IDLE, "only the regular upkeep ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_waits_for_only_one_piece_of_upkeep() {
+    let (events, incoming) = mpsc::channel(4);
+    let (pieces, mut is_written) = mpsc::channel(PIECES);
     let change = [service("a", "10.0.0.1"), slice("a", &["1.1.1.1"]), Event::Synced(Source::Manifests)];
-    events.send(change.into()).await.unwrap();
-    while seen.borrow_and_update().fill.frontends == 0 {
-        tokio::task::yield_now().await;
+    let mut count = 0;
+    let upkeep = move |engine: &mut Engine<MemoryMaps>, upkeep| {
+        if upkeep == Upkeep::Continue {
+            count += 1;
+            let _ = pieces.try_send(engine.is_written());
+        }
+        if upkeep == Upkeep::Continue && count == 3 {
+            events.try_send(change.to_vec()).unwrap();
+        }
+        count < PIECES
+    };
+    let stopwatch = Stopwatch::start();
+    let _stop = start(incoming, upkeep);
+    let mut written = Vec::new();
+    while written.len() < PIECES {
+        written.push(await_event("a piece", is_written.recv()).await.unwrap());
     }
-    let waited = done.load(Ordering::Relaxed) - before;
-    assert!(waited <= 3, "{waited} pieces came before the change");
-    while done.load(Ordering::Relaxed) < PIECES {
-        tokio::task::yield_now().await;
-    }
-    stop.send_replace(true);
-    running.await.unwrap();
+    let first = written.iter().position(|is_written| *is_written);
+    assert_eq!(first, Some(3), "the change came during the third piece");
+    assert!(stopwatch.read() < IDLE, "an idle engine does not rest between pieces");
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 
 use crate::readings::fixture;
 use holdfast_config::Config;
-use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::await_event;
 use holdfast_standalone::blocks::{Blocks, StaticService, run};
 
 pub(super) fn config(text: &str) -> Config {
@@ -95,7 +95,7 @@ impl Rules {
         });
         // The source runs only while this task waits, so it finds these first.
         sender.send_replace(blocks);
-        let group = tokio::time::timeout(TEST_TIMEOUT, events.recv()).await.unwrap().unwrap();
+        let group = await_event("a group of events", events.recv()).await.unwrap();
         group.into_iter().for_each(|event| self.engine.apply(event));
     }
 
@@ -150,6 +150,6 @@ impl Running {
     /// Ends as with the daemon: no publisher is left.
     pub(super) async fn stop(self) {
         drop((self.config, self.snapshots));
-        tokio::time::timeout(TEST_TIMEOUT, self.task).await.unwrap().unwrap();
+        await_event("the follower ends", self.task).await.unwrap();
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use holdfast_fixtures::clock;
+
 use super::super::health::{Health, HealthyTime};
 use super::super::limits;
 
@@ -20,7 +22,7 @@ fn check(health: Health, now: HealthyTime, with_node: bool, is_good: bool, expec
 
 #[test]
 fn health_has_the_members_and_order_of_kube_proxy() {
-    let begun = Instant::now();
+    let begun = clock::now();
     let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":true}"#;
     let status = format!(r#""healthy":true,"status":{{"IPv4":{family},"IPv6":{family}}}}}"#);
@@ -35,7 +37,7 @@ fn health_has_the_members_and_order_of_kube_proxy() {
 
 #[test]
 fn a_minute_without_health_is_unhealthy_and_names_the_last_time() {
-    let (begun, limit) = (Instant::now(), limits::HEALTHY_WITHIN.as_secs());
+    let (begun, limit) = (clock::now(), limits::HEALTHY_WITHIN.as_secs());
     let well = Health { last_healthy: Some(at(0, begun)), is_leaving: false };
     assert!(well.build_response(at(limit - 1, begun), true).is_good);
     let family = r#"{"lastUpdated":"2026-01-08T11:11:55.000Z","healthy":false}"#;
@@ -47,7 +49,7 @@ fn a_minute_without_health_is_unhealthy_and_names_the_last_time() {
 
 #[test]
 fn before_anything_is_served_the_node_gets_no_traffic() {
-    let begun = Instant::now();
+    let begun = clock::now();
     let expected = r#"{"lastUpdated":"0001-01-01T00:00:00Z","currentTime":"2026-01-08T11:11:55.000Z","nodeEligible":true,"healthy":false}"#;
     check(Health::default(), at(0, begun), true, false, expected);
 }

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -130,16 +130,6 @@ pub(super) fn ask(address: SocketAddr, path: &str) -> std::io::Result<Answer> {
     let (head, body) = text.split_once("\r\n\r\n").ok_or(std::io::ErrorKind::UnexpectedEof)?;
     let status = head.lines().next().unwrap_or_default().to_owned();
     Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
-}
-
-/// Waits until the condition holds.
-#[track_caller]
-pub(super) fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < TEST_TIMEOUT, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// A loopback address with a free port.

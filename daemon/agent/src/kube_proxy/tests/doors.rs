@@ -14,11 +14,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::super::{PortThreads, limits};
-use super::bed::{Answer, Rules, ask, balanced, free, slice, until};
+use super::bed::{Answer, Rules, ask, balanced, free, slice};
 use crate::readings::fixture;
 use crate::readings::{ClosedPorts, Liveness, Readings};
 use holdfast_config::{Config, KubeProxy, OuterAddresses};
 use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{pause, wait_until};
 
 /// A daemon's ports, and the inputs of their responses.
 struct Open {
@@ -65,8 +66,20 @@ impl Open {
     fn until_healthy(&self) {
         let KubeProxy { health, metrics } = self.addresses;
         let is_good = |it, path| ask(it, path).is_ok_and(|answer| answer.status == "HTTP/1.1 200 OK");
-        until("healthy", || health.is_some_and(|it| is_good(it, "/healthz")));
-        until("open", || metrics.is_none_or(|it| is_good(it, "/healthz")));
+        wait_until("healthy", || health.is_some_and(|it| is_good(it, "/healthz")));
+        wait_until("open", || metrics.is_none_or(|it| is_good(it, "/healthz")));
+    }
+
+    /// Waits until the publisher has judged the current snapshot: it marks a node that leaves whatever else is wrong.
+    fn wait_until_judged(&self) {
+        let last = Arc::clone(&self.snapshots.borrow());
+        let leaving = Arc::new(NodeFacts { is_leaving: true, ..(*last.node).clone() });
+        let other = Arc::new(Snapshot { node: leaving, ..(*last).clone() });
+        for (snapshot, is_eligible) in [(other, false), (last, true)] {
+            self.snapshots.send_replace(snapshot);
+            let answer = || ask(self.addresses.health.unwrap(), "/healthz");
+            wait_until("judged", || answer().is_ok_and(|it| it.json()["nodeEligible"] == is_eligible));
+        }
     }
 
     fn closed(&self) -> Vec<(String, String)> {
@@ -95,7 +108,7 @@ fn a_serving_node_is_healthy_and_a_leaving_one_gets_no_traffic() {
     assert_eq!((&answer.json()["nodeEligible"], &answer.json()["healthy"]), (&json!(true), &json!(true)));
     let node = Arc::new(NodeFacts { is_leaving: true, ..(*snapshot.node).clone() });
     open.snapshots.send_replace(Arc::new(Snapshot { node, ..(*snapshot).clone() }));
-    until("told", || open.health("/healthz").status == UNAVAILABLE);
+    wait_until("told", || open.health("/healthz").status == UNAVAILABLE);
     assert_eq!(open.health("/livez").status, "HTTP/1.1 200 OK");
     assert_eq!(open.health("/livez").json().get("nodeEligible"), None);
     assert_eq!(open.health("/nothing").status, "HTTP/1.1 404 Not Found");
@@ -105,8 +118,7 @@ fn a_serving_node_is_healthy_and_a_leaving_one_gets_no_traffic() {
 fn a_node_with_unwritten_maps_or_a_hung_engine_is_unhealthy() {
     let unprogrammed = Snapshot { programmed: false, published: Timestamp(1), ..Snapshot::default() };
     let open = Open::new(Arc::new(unprogrammed));
-    until("open", || open.addresses.health.is_some_and(|it| ask(it, "/livez").is_ok()));
-    std::thread::sleep(3 * limits::CHECK_GAP);
+    open.wait_until_judged();
     assert_eq!(
         (open.health("/healthz").status, open.health("/livez").status),
         (UNAVAILABLE.into(), UNAVAILABLE.into())
@@ -117,8 +129,7 @@ fn a_node_with_unwritten_maps_or_a_hung_engine_is_unhealthy() {
     let hangs = Liveness::new(|| Some(Duration::from_secs(7)));
     let addresses = KubeProxy { health: Some(free("127.0.0.1")), metrics: None };
     let open = Open::at(addresses, snapshot, |readings| readings.liveness = hangs);
-    until("open", || ask(addresses.health.unwrap(), "/livez").is_ok());
-    std::thread::sleep(3 * limits::CHECK_GAP);
+    open.wait_until_judged();
     assert_eq!(open.health("/livez").status, UNAVAILABLE);
 }
 
@@ -128,7 +139,7 @@ fn checked() -> (SocketAddr, Open) {
     let (_, snapshot) = serving(&[balanced("web", at.port(), 1), slice("web", &["10.0.0.1@n1"])]);
     let open = Open::new(snapshot);
     open.until_healthy();
-    until("open", || ask(at, "/").is_ok());
+    wait_until("open", || ask(at, "/").is_ok());
     (at, open)
 }
 
@@ -152,7 +163,7 @@ fn a_port_that_moves_from_one_address_to_all_of_them_stays_open() {
     open.config.send_modify(|config| {
         Arc::make_mut(config).node.node_port_addresses.outer = OuterAddresses::All;
     });
-    until("everywhere", || {
+    wait_until("everywhere", || {
         assert_eq!(open.closed(), []);
         ask(SocketAddr::new([127, 0, 0, 2].into(), at.port()), "/").is_ok()
     });
@@ -166,7 +177,7 @@ fn a_health_check_port_follows_its_service() {
         serving(&[balanced("web", port, 1), slice("web", &["10.0.0.1@n1", "10.0.0.2@n1"])]);
     let open = Open::new(snapshot);
     open.until_healthy();
-    until("open", || ask(at, "/whatever").is_ok_and(|answer| answer.status.ends_with("200 OK")));
+    wait_until("open", || ask(at, "/whatever").is_ok_and(|answer| answer.status.ends_with("200 OK")));
     let answer = ask(at, "/").unwrap();
     let service = json!({"namespace": "default", "name": "web"});
     assert_eq!(answer.json(), json!({"service": service, "localEndpoints": 2, "serviceProxyHealthy": true}));
@@ -174,12 +185,12 @@ fn a_health_check_port_follows_its_service() {
     assert_eq!(answer.header("x-content-type-options"), Some("nosniff"));
     assert_eq!(answer.header("x-load-balancing-endpoint-weight"), Some("2"));
     open.snapshots.send_replace(rules.apply(&slice("web", &["10.0.0.1@n1 ST", "10.0.0.9@n2"])));
-    until("drained", || ask(at, "/").is_ok_and(|answer| answer.status == UNAVAILABLE));
+    wait_until("drained", || ask(at, "/").is_ok_and(|answer| answer.status == UNAVAILABLE));
     assert_eq!(ask(at, "/").unwrap().header("x-load-balancing-endpoint-weight"), Some("0"));
     let mut changed = balanced("web", port, 1);
     changed["spec"]["externalTrafficPolicy"] = json!("Cluster");
     open.snapshots.send_replace(rules.apply(&changed));
-    until("closed", || ask(at, "/").is_err());
+    wait_until("closed", || ask(at, "/").is_err());
 }
 
 #[test]
@@ -190,15 +201,15 @@ fn a_port_in_use_is_reported_retried_and_stops_nothing() {
     let (_, snapshot) = serving(&[balanced("web", port, 1), slice("web", &["10.0.0.1@n1"])]);
     let addresses = KubeProxy { health: Some(free("127.0.0.1")), metrics: taken.local_addr().ok() };
     let open = Open::at(addresses, snapshot, |_| ());
-    until("healthy", || {
+    wait_until("healthy", || {
         ask(addresses.health.unwrap(), "/healthz").is_ok_and(|it| it.json()["healthy"] == true)
     });
     let why = "another process listens there (`ss -ltnp` names it)";
     let both =
         [addresses.metrics.unwrap(), check.local_addr().unwrap()].map(|it| (it.to_string(), why.to_owned()));
-    until("both are told", || open.closed() == both);
+    wait_until("both are told", || open.closed() == both);
     drop((taken, check));
-    until("both are open", || open.closed().is_empty());
+    wait_until("both are open", || open.closed().is_empty());
     assert_eq!(open.metrics("/proxyMode").body, "ebpf");
     assert_eq!(ask(SocketAddr::new([127, 0, 0, 1].into(), port), "/").unwrap().status, "HTTP/1.1 200 OK");
 }
@@ -243,10 +254,10 @@ impl Idlers {
                 idle.extend(TcpStream::connect_timeout(&address, Duration::from_millis(2)).ok());
                 is_many.fetch_or(idle.len() > 180, Ordering::Relaxed);
                 idle.drain(..idle.len().saturating_sub(600));
-                std::thread::sleep(Duration::from_micros(400));
+                pause(Duration::from_micros(400));
             }
         });
-        until("many are idle", || many.load(Ordering::Relaxed));
+        wait_until("many are idle", || many.load(Ordering::Relaxed));
         Self { stop, thread: Some(thread) }
     }
 }
@@ -258,14 +269,12 @@ impl Drop for Idlers {
     }
 }
 
-/// A balancer's check: the third failure takes the node out. It waits for longer than most balancers do, because the
-/// machine may have other work.
+/// A balancer's check: the third failure takes the node out.
 fn is_answered_in_three_tries(address: SocketAddr, path: &str) -> bool {
-    let within = Duration::from_secs(10);
     (0..3).any(|_| {
         let ask = || {
-            let mut stream = TcpStream::connect_timeout(&address, within)?;
-            stream.set_read_timeout(Some(within))?;
+            let mut stream = TcpStream::connect_timeout(&address, TEST_TIMEOUT)?;
+            stream.set_read_timeout(Some(TEST_TIMEOUT))?;
             write!(stream, "GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n")?;
             let mut answer = [0; 15];
             stream.read_exact(&mut answer).map(|()| answer)

@@ -11,7 +11,7 @@ use holdfast_core::snapshot::Reason;
 
 use super::super::addresses::ADDRESS_GAP;
 use super::*;
-use holdfast_fixtures::many;
+use holdfast_fixtures::{clock, many};
 
 /// A held list with this many backends of a service, since `begun`.
 fn hold(service: u8, backends: u8, begun: i64) -> Hold {
@@ -41,7 +41,7 @@ struct ScheduleHarness {
 
 impl ScheduleHarness {
     fn new() -> Self {
-        Self { schedule: Schedule::default(), snapshot: many(100, 1), now: Instant::now() }
+        Self { schedule: Schedule::default(), snapshot: many(100, 1), now: clock::now().into() }
     }
 
     /// Holds a service's list with this many backends; with none, ends the hold.

@@ -16,6 +16,7 @@ use holdfast_core::snapshot::{Reason, Verdict};
 use super::*;
 use holdfast_core::engine::Engine;
 use holdfast_core::time::ClockReading;
+use holdfast_fixtures::clock::{Stopwatch, pause_async};
 
 const SERVICES: u32 = 8_000;
 const BACKENDS: u32 = 10;
@@ -76,8 +77,8 @@ struct Node {
     engine: Engine<MemoryMaps>,
     events: mpsc::Receiver<Vec<Event>>,
     snapshots: watch::Sender<Arc<Snapshot>>,
-    asked: Arc<Mutex<Vec<(Instant, u32)>>>,
-    begun: Instant,
+    asked: Arc<Mutex<Vec<(Duration, u32)>>>,
+    begun: Stopwatch,
     snapshot: Arc<Snapshot>,
 }
 
@@ -88,20 +89,19 @@ impl Node {
         let (snapshots, reader) = watch::channel(Arc::new(Snapshot::default()));
         let (sender, events) = mpsc::channel(crate::engine::run::GROUPS_WAITING_MAX);
         let asked: Arc<Mutex<Vec<_>>> = Arc::default();
-        let dials = Arc::clone(&asked);
+        let (dials, begun) = (Arc::clone(&asked), Stopwatch::start());
         let ask = move |backend: SocketAddr| {
-            dials.lock().unwrap().push((Instant::now(), number(backend)));
+            dials.lock().unwrap().push((begun.read(), number(backend)));
             async { Some(ProbeAnswer::Accepted) }
         };
         let (_, config) = watch::channel(Arc::default());
         tokio::spawn(run_by(ask, reader, config, sender, Arc::default()));
-        let begun = Instant::now();
         Self { engine, events, snapshots, asked, begun, snapshot: Arc::default() }
     }
 
     /// Runs one step per piece.
     fn step(&mut self) {
-        let mono = self.begun.elapsed();
+        let mono = self.begun.read();
         let wall = Timestamp(1_000 + mono.as_secs().cast_signed());
         self.snapshot = self.engine.step(ClockReading { wall, mono }, &mut |_| ());
         while self.engine.next_due(mono) == Some(mono) {
@@ -116,15 +116,15 @@ impl Node {
     }
 
     async fn live(&mut self, time: Duration) {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            tokio::time::sleep(STEP).await;
+        let end = self.begun.read() + time;
+        while self.begun.read() < end {
+            pause_async(STEP).await;
             let mut news = false;
             while let Ok(group) = self.events.try_recv() {
                 group.into_iter().for_each(|event| self.engine.apply(event));
                 news = true;
             }
-            if news || self.begun.elapsed().subsec_millis() < 10 {
+            if news || self.begun.read().subsec_millis() < 10 {
                 self.step();
             }
         }
@@ -144,11 +144,11 @@ async fn thousands_of_holds_last_while_every_backend_accepts_probes() {
     node.tell((0..SERVICES).map(service).chain((0..SERVICES).map(|it| slice(it, BACKENDS))));
     node.tell([Event::Synced(Source::Manifests)].into_iter());
     node.live(Duration::from_secs(61)).await;
-    let lost = Instant::now();
+    let lost = node.begun.read();
     node.tell((0..LOST).map(|it| slice(it, 0)));
     assert_eq!(node.snapshot.held.len(), LOST as usize);
     node.live(Duration::from_secs(1)).await;
-    let small = Instant::now();
+    let small = node.begun.read();
     node.tell([slice(SERVICES - 1, 0)].into_iter());
     node.live(Duration::from_secs(40)).await;
     assert_eq!((node.refused(), node.snapshot.held.len()), (0, LOST as usize + 1));
@@ -165,12 +165,12 @@ async fn thousands_of_holds_last_while_every_backend_accepts_probes() {
     // Lists with the shortest pauses have no others before them.
     let most = (LOST + LOST / 10) as usize;
     assert!(until <= most, "first probes go before second ones: the last one was probe {until}");
-    let waited = first.values().max().unwrap().duration_since(lost);
+    let waited = *first.values().max().unwrap() - lost;
     assert!(
         waited <= START_JITTER_MAX + GAP * (LOST + 1) * 2,
         "the last list waited {waited:?} for its first probe"
     );
-    let waited = first[&(SERVICES - 1)].duration_since(small);
+    let waited = first[&(SERVICES - 1)] - small;
     assert!(
         waited <= START_JITTER_MAX + RESCAN_GAP * 3,
         "the small hold waited {waited:?} behind the large one"
@@ -184,11 +184,11 @@ async fn nodes_spread_their_probes_after_a_loss() {
         let mut node = Node::start();
         node.tell([service(0), slice(0, BACKENDS), Event::Synced(Source::Manifests)].into_iter());
         node.live(Duration::from_millis(200)).await;
-        let lost = Instant::now();
+        let lost = node.begun.read();
         node.tell([slice(0, 0)].into_iter());
         node.live(START_JITTER_MAX * 2).await;
         let asked = node.asked.lock().unwrap();
-        waited.push(asked.first().unwrap().0.duration_since(lost));
+        waited.push(asked.first().unwrap().0 - lost);
     }
     let (first, last) = (*waited.iter().min().unwrap(), *waited.iter().max().unwrap());
     assert!(first < START_JITTER_MAX / 3 && last > START_JITTER_MAX * 2 / 3, "{waited:?}");

@@ -11,14 +11,14 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::facts::{Listener, Timestamp};
 use holdfast_core::keys::{FrontendKey, Transport};
 use holdfast_core::op::{PortIndex, QuotaId};
 use holdfast_core::snapshot::Snapshot;
 use holdfast_datapath::{Arrival, Cause, Denial, LiveMaps, Refusal};
-use holdfast_fixtures::{THEN, name, number};
+use holdfast_fixtures::{THEN, clock, name, number};
 use holdfast_status::schema_types::Code;
 use holdfast_status::views::announcements::{AnnouncedAddress, AnnouncementStatus};
 use holdfast_status::views::apiserver::{
@@ -179,7 +179,7 @@ fn apiserver() -> ApiserverView {
 
 /// The watch of Services has received nothing yet.
 fn watches() -> Watches {
-    let now = Instant::now();
+    let now = clock::now();
     let text = Arc::from("10.0.0.10:6443: connection refused");
     Watches::from_watches(vec![Watch {
         what: Resource::Services,

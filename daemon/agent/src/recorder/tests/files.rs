@@ -1,11 +1,13 @@
 //! What a restart finds, whatever happened to the files.
 
+use std::fmt::from_fn;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use holdfast_core::change::Cause;
+use holdfast_fixtures::clock::wait_until;
 use holdfast_status::record::{GapCause, Kind, Record};
 use tempfile::TempDir;
 
@@ -208,17 +210,11 @@ fn free_disk_space_is_noticed_without_another_record() {
             .take(count)
             .for_each(|line| queue.send(QueuedRecord { line, urgent: true, _reservation: None }).unwrap());
     };
-    let until = |is_so: &dyn Fn(FileHealth) -> bool| {
-        let begun = std::time::Instant::now();
-        while !is_so(history.status().file) {
-            assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", history.status().file);
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-    };
+    let health = || history.status().file;
     send(2);
-    until(&|file| file.error.is_some() && file.failures > 1);
+    wait_until("two failures", || health().error.is_some() && health().failures > 1);
     IS_FULL_FOR_A_WHILE.store(false, Ordering::Relaxed);
-    until(&|file| file.error.is_none());
+    wait_until(from_fn(|f| write!(f, "a write: {:?}", health())), || health().error.is_none());
     send(1);
     drop(queue);
     writer.join().unwrap();

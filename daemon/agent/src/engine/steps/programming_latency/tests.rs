@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// The age of every trigger, between the bounds of a bucket that tolerates a busy machine.
+/// The age of every trigger, between the bounds of a bucket.
 const AGO: Duration = Duration::from_secs(121);
 const BUCKET: [Duration; 2] = [Duration::from_secs(120), Duration::from_secs(150)];
 
@@ -42,13 +42,7 @@ impl Rig {
         let maps = FaultyMaps::new(MemoryMaps::default(), Faults { seed: 1, per_mille: 0 });
         let (mut engine, _) = Engine::start(maps, Seed(0), &[source]).unwrap();
         engine.apply(Event::Synced(source));
-        let started = Instant::now().checked_sub(UPTIME).unwrap();
-        let mut rig = Self {
-            engine,
-            programmed: ProgrammingLatency { started, ..ProgrammingLatency::default() },
-            source,
-            steps: 0,
-        };
+        let mut rig = Self { engine, programmed: ProgrammingLatency::default(), source, steps: 0 };
         let web = json!({
             "metadata": {"namespace": "default", "name": "web"},
             "spec": {
@@ -87,7 +81,7 @@ impl Rig {
             self.steps += 1;
             let mono = Duration::from_secs(self.steps);
             let now = ClockReading { wall: Timestamp(1_767_870_715 + self.steps.cast_signed()), mono };
-            self.engine.step(now, &mut |change| self.programmed.record_change(&change));
+            self.engine.step(now, &mut |change| self.programmed.record_change(&change, wall(), UPTIME));
         }
     }
 
@@ -104,9 +98,14 @@ impl Rig {
     }
 }
 
+/// The wall clock when a change reaches the maps.
+fn wall() -> SystemTime {
+    UNIX_EPOCH + Duration::from_secs(1_767_870_715)
+}
+
 /// A wall-clock time this long ago, in the annotation's format.
 fn ago(ago: Duration) -> String {
-    holdfast_host::clock::millis(SystemTime::now().checked_sub(ago).unwrap()).to_string()
+    holdfast_host::clock::millis(wall().checked_sub(ago).unwrap()).to_string()
 }
 
 /// The slice's version is also its backend's number.
@@ -276,7 +275,7 @@ fn no_clock_makes_a_time_negative_or_endless() {
     for since in [i64::MIN, i64::MAX] {
         let before = UNIX_EPOCH.checked_sub(MINUTE).unwrap();
         assert!(age(since, before, Duration::MAX).is_none_or(|age| age <= LATENCY_MAX), "{since}");
-        assert!(age(since, SystemTime::now(), Duration::MAX).is_none_or(|age| age <= LATENCY_MAX), "{since}");
+        assert!(age(since, wall(), Duration::MAX).is_none_or(|age| age <= LATENCY_MAX), "{since}");
     }
 }
 
