@@ -2,8 +2,9 @@
 //!
 //! A seed decides every input. Inputs with a new kind of answer join the corpus, so that later ones go deeper.
 //!
-//! Invariant: no input makes a reader panic, take long or exceed a limit; an input that does is kept in a file. It
-//! measures no coverage, which would need a nightly compiler.
+//! Invariant: no input makes a reader panic, take long or exceed a limit; an input that does is kept in a file. Ordinary
+//! text, read on the same machine at the same time, tells what is long. It measures no coverage, which would need a
+//! nightly compiler.
 
 mod config;
 mod manifests;
@@ -17,12 +18,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use mutate::Mutator;
+use holdfast_fixtures::clock::{Deadline, measure};
+use mutate::{INPUT_BYTES_MAX, Mutator};
 
-/// The longest time for one input.
-const SLOW: Duration = Duration::from_secs(1);
+/// How many times longer than ordinary text of the greatest length an input may take.
+const SLOW_FACTOR: u32 = 20;
 
 /// A busy machine makes any input slow once; an input that is slow this many times in a row is slow by itself.
 const SLOW_TRIES: usize = 3;
@@ -51,48 +53,96 @@ pub fn target(name: &str) -> Result<Box<dyn Target>, String> {
     }
 }
 
+/// How long a run is.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    Inputs(u64),
+    Until(Deadline),
+}
+
 /// The summary of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Inputs that were read.
+    /// Mutated inputs that were read.
     pub inputs: u64,
-    /// Different kinds of answers among them.
-    pub answers: usize,
+    /// The first answer of each kind.
+    pub answers: Vec<String>,
 }
 
-/// Feeds one target for a while. `Err` names the finding, the seed, and the file with the input.
-pub fn feed(target: &mut dyn Target, seed: u64, time: Duration, findings: &Path) -> Result<Report, String> {
+/// Feeds one target. `Err` names the finding, the seed, and the file with the input.
+pub fn feed(target: &mut dyn Target, seed: u64, length: Length, findings: &Path) -> Result<Report, String> {
     catch_panics();
-    let mut mutator = Mutator::new(seed, target.corpus());
-    let mut answers = BTreeSet::new();
-    let mut report = Report::default();
-    let started = Instant::now();
-    while started.elapsed() < time {
-        let input = mutator.next_input();
-        let reader = std::thread::current().id();
-        let reading = Current { reader, seed, input: input.clone(), folder: findings.to_owned() };
-        current().insert(target.name(), reading);
-        let answer = timed(target, &input).map_err(|what| found(target.name(), &what))?;
-        report.inputs += 1;
-        if answers.insert(kind_of(&answer)) {
-            mutator.keep(input);
-        }
-    }
-    current().remove(target.name());
-    report.answers = answers.len();
-    Ok(report)
+    let name = target.name();
+    let mut feeder = Feeder { corpus: target.corpus(), target, seed, findings };
+    let report = feeder.feed(length).map_err(|what| found(name, &what));
+    current().remove(name);
+    report
 }
 
-fn timed(target: &mut dyn Target, input: &[u8]) -> Result<String, String> {
-    let mut answer = String::new();
-    for _ in 0..SLOW_TRIES {
-        let began = Instant::now();
-        answer = target.read(input)?;
-        if began.elapsed() < SLOW {
-            return Ok(answer);
+struct Feeder<'a> {
+    target: &'a mut dyn Target,
+    corpus: Vec<Vec<u8>>,
+    seed: u64,
+    findings: &'a Path,
+}
+
+impl Feeder<'_> {
+    fn feed(&mut self, length: Length) -> Result<Report, String> {
+        let mut mutator = Mutator::new(self.seed, self.corpus.clone());
+        let mut kinds = BTreeSet::new();
+        let mut report = Report::default();
+        let mut slow = self.measure_slow()?;
+        while length.covers(report.inputs) {
+            let input = mutator.next_input();
+            let answer = self.read_in_time(&input, &mut slow)?;
+            report.inputs += 1;
+            if kinds.insert(kind_of(&answer)) {
+                mutator.keep(input);
+                report.answers.push(answer);
+            }
+        }
+        Ok(report)
+    }
+
+    /// Reads an input that must not be slow each time. `slow` is measured again when the input exceeds it.
+    fn read_in_time(&mut self, input: &[u8], slow: &mut Duration) -> Result<String, String> {
+        let mut answer = String::new();
+        for _ in 0..SLOW_TRIES {
+            let (time, result) = measure(|| self.read(input));
+            answer = result?;
+            if time < *slow {
+                return Ok(answer);
+            }
+            *slow = self.measure_slow()?.max(*slow);
+        }
+        Err(format!("takes more than {slow:?} each time, and says {answer}"))
+    }
+
+    /// The time from which on an input is slow.
+    fn measure_slow(&mut self) -> Result<Duration, String> {
+        let corpus = self.corpus.clone();
+        let (time, result) = measure(|| corpus.iter().try_for_each(|input| self.read(input).map(drop)));
+        let bytes = corpus.iter().map(Vec::len).sum::<usize>().max(1);
+        let texts = u32::try_from(INPUT_BYTES_MAX / bytes).unwrap_or(u32::MAX).max(1);
+        result.map(|()| time * texts * SLOW_FACTOR)
+    }
+
+    fn read(&mut self, input: &[u8]) -> Result<String, String> {
+        let reader = std::thread::current().id();
+        let reading =
+            Current { reader, seed: self.seed, input: input.to_vec(), folder: self.findings.to_owned() };
+        current().insert(self.target.name(), reading);
+        self.target.read(input)
+    }
+}
+
+impl Length {
+    fn covers(self, inputs: u64) -> bool {
+        match self {
+            Self::Inputs(count) => inputs < count,
+            Self::Until(end) => !end.is_over(),
         }
     }
-    Err(format!("takes more than {} s each time, and says {answer}", SLOW.as_secs()))
 }
 
 /// Answers that differ only in numbers or quoted text are one kind.

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use holdfast_tests::fuzz::{TARGETS, feed, target};
+use holdfast_fixtures::clock::Deadline;
+use holdfast_tests::fuzz::{Length, TARGETS, feed, target};
 
 struct Arguments {
     seconds: u64,
@@ -32,10 +33,12 @@ fn run(out: &mut impl Write) -> Result<(), String> {
     let names: Vec<String> = if wanted.target == "all" { all } else { vec![wanted.target] };
     let mut found = Vec::new();
     for name in names {
-        let time = Duration::from_secs(wanted.seconds);
-        match feed(target(&name)?.as_mut(), wanted.seed, time, Path::new(".")) {
+        let mut target = target(&name)?;
+        let length = Length::Until(Deadline::after(Duration::from_secs(wanted.seconds)));
+        match feed(target.as_mut(), wanted.seed, length, Path::new(".")) {
             Ok(report) => {
-                let line = writeln!(out, "{name}: {} inputs, {} answers", report.inputs, report.answers);
+                let line =
+                    writeln!(out, "{name}: {} inputs, {} answers", report.inputs, report.answers.len());
                 line.map_err(|error| error.to_string())?;
             }
             Err(finding) => found.push(finding),

@@ -3,7 +3,7 @@
 use holdfast_laws::simulation::Random;
 
 /// Longer inputs are cut: a few repeated tokens exceed a reader's limit without a large corpus.
-const INPUT_BYTES_MAX: usize = 64 * 1024;
+pub(super) const INPUT_BYTES_MAX: usize = 64 * 1024;
 
 /// How many inputs with a new answer are kept for more mutation.
 const CORPUS_MAX: usize = 2_000;

@@ -4,12 +4,12 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_agent::readings::About;
 use holdfast_api::{self as admin, AdminServer, Settings};
 use holdfast_core::facts::Timestamp;
 use holdfast_evidence::event_watcher::EventStatus;
+use holdfast_fixtures::TEST_TIMEOUT;
 use tokio::sync::watch;
 
 use super::Target;
@@ -29,9 +29,6 @@ const CORPUS: [&str; 12] = [
     "/openapi.json",
     "/livez?format=text",
 ];
-
-/// Far longer than any answer takes; past it the server hangs.
-const ANSWER_WAIT: Duration = Duration::from_secs(10);
 
 /// More than any answer about an empty table.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
@@ -59,7 +56,7 @@ impl Requests {
 
     fn ask(&self, target: &[u8]) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.admin.address())?;
-        stream.set_read_timeout(Some(ANSWER_WAIT))?;
+        stream.set_read_timeout(Some(TEST_TIMEOUT))?;
         let rest = format!(" HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n", self.admin.address());
         // The server may answer and close before it has read a request that is too long.
         let _ = stream.write_all(&[b"GET ", target, rest.as_bytes()].concat());
