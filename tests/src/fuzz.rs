@@ -2,9 +2,9 @@
 //!
 //! A seed decides every input. Inputs with a new kind of answer join the corpus, so that later ones go deeper.
 //!
-//! Invariant: no input makes a reader panic, take long or exceed a limit; an input that does is kept in a file. Ordinary
-//! text, read on the same machine at the same time, tells what is long. It measures no coverage, which would need a
-//! nightly compiler.
+//! Invariant: no input makes a reader panic, take long or exceed a limit; an input that does is kept in a file. Long is
+//! far longer than ordinary text takes on the same machine. It measures no coverage, which would need a nightly
+//! compiler.
 
 mod config;
 mod manifests;

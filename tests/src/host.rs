@@ -14,8 +14,9 @@ use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use holdfast_fixtures::clock::{Deadline, pause, try_wait_for};
 
 use crate::bed::{BedError, Dialer, Role, Server, at, companion, finish, mount_point, spawn};
 
@@ -88,14 +89,14 @@ impl Host {
 
     /// Waits until a condition holds, while the host lives.
     pub fn wait_for(&mut self, what: &str, mut holds: impl FnMut(&mut Self) -> bool) -> Result<(), BedError> {
-        let until = Instant::now() + BOOT_LIMIT;
+        let until = Deadline::after(BOOT_LIMIT);
         while !holds(self) {
             let ended = self.first.as_mut().and_then(|first| first.try_wait().ok().flatten());
-            if Instant::now() > until || ended.is_some() {
+            if until.is_over() || ended.is_some() {
                 let said = format!("nothing; waited for {what}; its first process: {ended:?}");
                 return Err(BedError::Unexpected { who: "the host".to_owned(), said });
             }
-            thread::sleep(POLL);
+            pause(POLL);
         }
         Ok(())
     }
@@ -226,10 +227,7 @@ fn remove_left_over(mount: &Path) {
 /// Kills the processes of a cgroup and removes it. The next boot removes what remains.
 fn remove_tree(cgroup: &Path) {
     let _ = fs::write(cgroup.join("cgroup.kill"), "1");
-    let until = Instant::now() + COMMAND_LIMIT;
-    while remove_folders(cgroup).is_err() && cgroup.exists() && Instant::now() < until {
-        thread::sleep(POLL);
-    }
+    let _removed = try_wait_for(|| (remove_folders(cgroup).is_ok() || !cgroup.exists()).then_some(()));
 }
 
 fn remove_folders(folder: &Path) -> io::Result<()> {

@@ -52,8 +52,9 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, pause};
 use tempfile::TempDir;
 
 pub use self::api::{Api, Identity, Kind, Reply};
@@ -231,15 +232,15 @@ pub fn until<T>(
     what: &str,
     mut ask: impl FnMut() -> Result<Option<T>, PeersError>,
 ) -> Result<T, PeersError> {
-    let end = Instant::now() + limit;
+    let end = Deadline::after(limit);
     loop {
         if let Some(answer) = ask()? {
             return Ok(answer);
         }
-        if Instant::now() >= end {
+        if end.is_over() {
             return Err(PeersError::Late { what: what.to_owned(), limit });
         }
-        thread::sleep(POLL);
+        pause(POLL);
     }
 }
 

@@ -5,9 +5,9 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, pause};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -15,12 +15,12 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Kills the processes of a cgroup and removes it with its children, within the limit. A missing one is no error.
 pub fn remove_cgroup(top: &Path, limit: Duration) -> io::Result<()> {
-    let until = Instant::now() + limit;
+    let until = Deadline::after(limit);
     loop {
         kill_all(top);
         match remove_folders(top) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(_) if Instant::now() < until => thread::sleep(POLL),
+            Err(_) if !until.is_over() => pause(POLL),
             other => return other,
         }
     }

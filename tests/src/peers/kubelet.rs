@@ -5,8 +5,9 @@
 //! without power. It works only on request, in the test's own thread.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::Deadline;
 use holdfast_host::clock;
 use serde_json::{Value, json};
 
@@ -27,8 +28,8 @@ pub struct Kubelet {
     nodes: BTreeSet<String>,
     namespaces: BTreeSet<String>,
     given: u8,
-    ending: BTreeMap<String, Instant>,
-    renewed: Option<Instant>,
+    ending: BTreeMap<String, Deadline>,
+    renew_after: Option<Deadline>,
 }
 
 fn word<'a>(pod: &'a Value, pointer: &str) -> &'a str {
@@ -65,10 +66,10 @@ impl Kubelet {
     }
 
     fn renew(&mut self, api: &Api<'_>) -> Result<(), PeersError> {
-        if self.renewed.is_some_and(|at| at.elapsed() < RENEWED_EVERY) {
+        if self.renew_after.is_some_and(|time| !time.is_over()) {
             return Ok(());
         }
-        self.renewed = Some(Instant::now());
+        self.renew_after = Some(Deadline::after(RENEWED_EVERY));
         for node in &self.nodes {
             let lease = json!({
                 "apiVersion": "coordination.k8s.io/v1",
@@ -84,8 +85,9 @@ impl Kubelet {
     fn tend(&mut self, api: &Api<'_>, namespace: &str, pod: &Value) -> Result<(), PeersError> {
         let name = format!("{namespace}/{}", word(pod, "/metadata/name"));
         if !word(pod, "/metadata/deletionTimestamp").is_empty() {
-            let since = self.ending.entry(word(pod, "/metadata/uid").to_owned()).or_insert_with(Instant::now);
-            return if since.elapsed() < ENDS_AFTER { Ok(()) } else { gone(api, &name) };
+            let uid = word(pod, "/metadata/uid").to_owned();
+            let end = self.ending.entry(uid).or_insert_with(|| Deadline::after(ENDS_AFTER));
+            return if end.is_over() { gone(api, &name) } else { Ok(()) };
         }
         if !word(pod, "/status/podIP").is_empty() {
             return Ok(());

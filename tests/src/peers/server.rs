@@ -8,8 +8,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::measure;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -67,9 +68,8 @@ impl Server {
     }
 
     pub(super) fn stop(&self) -> Result<Duration, PeersError> {
-        let begin = Instant::now();
-        self.end(Signal::SIGTERM)?;
-        Ok(begin.elapsed())
+        let (time, ended) = measure(|| self.end(Signal::SIGTERM));
+        ended.map(|()| time)
     }
 
     pub(super) fn kill(&self) -> Result<(), PeersError> {

@@ -6,8 +6,9 @@
 use std::io::{BufRead, BufReader, Read};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, Stopwatch};
 use serde_json::Value;
 
 use super::PeersError;
@@ -37,7 +38,7 @@ impl Watch {
     /// connection, or with the receiver.
     pub(super) fn start(body: impl Read + Send + 'static) -> Self {
         let (sender, lines) = sync_channel(LINES_MAX);
-        let begin = Instant::now();
+        let begin = Stopwatch::start();
         thread::spawn(move || read(BufReader::new(body), begin, &sender));
         Self { lines }
     }
@@ -54,8 +55,8 @@ impl Watch {
         what: &str,
         is_it: impl Fn(&WatchEvent) -> bool,
     ) -> Result<WatchEvent, PeersError> {
-        let end = Instant::now() + limit;
-        while let Some(seen) = self.next(end.saturating_duration_since(Instant::now()))? {
+        let end = Deadline::after(limit);
+        while let Some(seen) = self.next(end.remaining())? {
             if is_it(&seen) {
                 return Ok(seen);
             }
@@ -64,10 +65,10 @@ impl Watch {
     }
 }
 
-fn read(body: impl BufRead, begin: Instant, sender: &SyncSender<(Duration, String)>) {
+fn read(body: impl BufRead, begin: Stopwatch, sender: &SyncSender<(Duration, String)>) {
     for line in body.lines() {
         let Ok(line) = line else { return };
-        if sender.send((begin.elapsed(), line)).is_err() {
+        if sender.send((begin.read(), line)).is_err() {
             return;
         }
     }

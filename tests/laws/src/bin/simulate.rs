@@ -4,9 +4,10 @@
 //! There is one thread, so a seed gives the same simulations on every machine.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime};
 
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_laws::simulation::crowd::crowd;
 use holdfast_laws::simulation::hostile::beside;
 use holdfast_laws::simulation::simulate;
@@ -35,8 +36,7 @@ fn arguments() -> Option<Arguments> {
 }
 
 fn random_seed() -> u64 {
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    u64::from(now.subsec_nanos()) << 20 ^ now.as_secs()
+    RandomState::new().build_hasher().finish()
 }
 
 fn main() -> ExitCode {
@@ -45,12 +45,12 @@ fn main() -> ExitCode {
         return ExitCode::from(64);
     };
     println!("seed {seed}: {steps} steps, up to {faults} of 1000 ops fail");
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let lived = simulate(seed, steps, faults)
         .and_then(|report| Ok((report, crowd(seed, steps)?, beside(seed, steps)?)));
     match lived {
         Ok((report, crowded, beside)) => {
-            let seconds = started.elapsed().as_secs_f64();
+            let seconds = started.read().as_secs_f64();
             println!("no violation: {report:?}, {crowded:?}, {beside:?}, {seconds:.1} s");
             ExitCode::SUCCESS
         }
