@@ -4,8 +4,8 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
 
+use holdfast_fixtures::clock::{self, pause_async};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -33,7 +33,7 @@ pub(super) async fn serve(mut stream: TcpStream, number: u64, state: Arc<State>)
     let mut writer = Writer::new(writer);
     while let Some(head) = Head::read(&mut reader).await? {
         let request = Request {
-            at: Instant::now(),
+            at: clock::now(),
             connection: number,
             verb: head.verb,
             kind: head.kind,
@@ -89,7 +89,7 @@ async fn answer(
         Some(Fault::SayProtobuf(body)) => return say(writer, Encoding::Protobuf, &body).await,
         Some(Fault::Say(body)) => return say(writer, Encoding::Json, body.as_bytes()).await,
         Some(Fault::Endless(piece)) => return say_for_ever(writer, piece.as_bytes()).await,
-        Some(Fault::Slow(time)) => tokio::time::sleep(time).await,
+        Some(Fault::Slow(time)) => pause_async(time).await,
         Some(Fault::CutAfter(bytes)) => writer.cut_after(bytes),
         Some(Fault::Twice) => manner.twice = true,
         Some(Fault::Trickle(pause)) => manner.pause = pause,

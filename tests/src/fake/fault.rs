@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::cluster::line;
+use super::journal::Request;
 use super::{Kind, lock};
 
 /// The verb of a request.
@@ -70,6 +71,11 @@ impl RequestFilter {
     /// All requests with a verb.
     pub const fn for_verb(verb: Verb) -> Self {
         Self { verb: Some(verb), kind: None }
+    }
+
+    /// Whether a received request is one of these.
+    pub fn matches(self, request: &Request) -> bool {
+        self.fits(request.verb, request.kind)
     }
 
     pub(super) fn fits(self, verb: Verb, kind: Kind) -> bool {

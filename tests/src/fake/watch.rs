@@ -7,10 +7,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, pause_async};
 use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
 
 use super::Kind;
 use super::cluster::line;
@@ -38,7 +38,7 @@ struct Running<'a> {
     selector: Selector,
     seen: u64,
     manner: Manner,
-    ends: Instant,
+    ends: Deadline,
     bookmark: Option<Duration>,
     orders: mpsc::Receiver<Order>,
 }
@@ -64,7 +64,7 @@ pub(super) async fn watch(
         selector,
         seen: head.number("resourceVersion").unwrap_or(0),
         manner,
-        ends: Instant::now() + Duration::from_secs(seconds),
+        ends: Deadline::after(Duration::from_secs(seconds)),
         bookmark: state.bookmarks().filter(|_| with_bookmarks),
         orders: state.register(head.kind),
     };
@@ -99,7 +99,6 @@ impl Running<'_> {
             if !self.say_news(writer).await? {
                 return writer.end().await;
             }
-            let bookmark = self.bookmark.map(|every| Instant::now() + every);
             tokio::select! {
                 // The server keeps the cluster alive, so this never fails.
                 _ = changed.changed() => {}
@@ -108,8 +107,8 @@ impl Running<'_> {
                     Some(Order::LookAgain) => {}
                     Some(Order::End) | None => return writer.end().await,
                 },
-                () = sleep_until(self.ends) => return writer.end().await,
-                () = sleep_until(bookmark.unwrap_or(self.ends)), if bookmark.is_some() => {
+                () = pause_async(self.ends.remaining()) => return writer.end().await,
+                () = pause_async(self.bookmark.unwrap_or_default()), if self.bookmark.is_some() => {
                     self.say_bookmark(writer).await?;
                 }
                 _ = reader.read_u8() => return Err(io::Error::other("the client hung up")),
@@ -126,7 +125,7 @@ impl Running<'_> {
             Ok((lines, seen)) => {
                 self.seen = seen;
                 for line in lines {
-                    tokio::time::sleep(self.manner.pause).await;
+                    pause_async(self.manner.pause).await;
                     writer.lines(&line, if self.manner.twice { 2 } else { 1 }).await?;
                 }
                 Ok(true)

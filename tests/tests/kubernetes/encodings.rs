@@ -96,7 +96,9 @@ fn an_unreadable_object_deleted_before_its_fetch_is_gone() {
     node.wait("it is asked for", |node| node.server().request_count(RequestFilter::get(Kind::Slices)) == 1);
     node.cluster().delete(Kind::Slices, "default/web-1-1").unwrap();
     node.wait("it goes", |node| node.watch(Resource::Slices).objects == 1);
-    node.live(ms(400));
+    // All changes wait for the object that is being fetched.
+    node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
+    node.wait("the change is served", |node| node.serves(0, &[backend(9)]));
     let watch = node.watch(Resource::Slices);
     assert_eq!((watch.refetched, watch.bad, watch.objects, watch.restarts), (1, 0, 1, 0));
     assert!(node.rejected().is_empty() && encoding(&node) == Some(Encoding::Protobuf));

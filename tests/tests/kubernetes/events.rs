@@ -7,7 +7,7 @@ use holdfast_kubernetes::event_recorder::{EventCounts, Outcome};
 use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 
-use super::node::{Node, backend, ms, service_object, slice_object, vip, web};
+use super::node::{Node, backend, service_object, slice_object, vip, web};
 
 /// A node that writes Events, and their counters.
 fn announcing(services: u8) -> (Node, Arc<EventCounts>) {
@@ -80,11 +80,15 @@ fn ordinary_changes_write_no_event() {
     for round in 0..4_u8 {
         node.cluster().apply(slice_object(&web(0), &[backend(round + 10), backend(round + 20)])).unwrap();
         node.cluster().apply(service_object(&web(2 + round), vip(2 + round))).unwrap();
-        node.live(ms(400));
+        node.wait("both changes are served", |node| {
+            node.serves(0, &[backend(round + 10), backend(round + 20)]) && node.has(2 + round)
+        });
     }
     node.check();
-    assert_eq!(node.server().request_count(RequestFilter::for_kind(Kind::Events)), 0);
     assert!(counts.totals().all(|(_, count)| count == 0));
+    lose(&node, 0);
+    node.wait("the hold is told", |_| count(&counts, Outcome::Written) == 1);
+    assert_eq!(node.server().request_count(RequestFilter::for_kind(Kind::Events)), 1);
 }
 
 #[test]

@@ -85,7 +85,10 @@ fn the_service_import_api_can_appear_and_disappear() {
     node.server().always(RequestFilter::for_kind(Kind::Imports), absent());
     node.server().end_watches(Kind::Imports);
     node.wait("told", |node| node.last_error(Resource::Imports).contains("404"));
-    node.live(ms(600));
+    let refused = node.server().request_count(RequestFilter::for_kind(Kind::Imports));
+    node.wait("told again", |node| {
+        node.server().request_count(RequestFilter::for_kind(Kind::Imports)) >= refused + 2
+    });
     assert_eq!(met(&node, shared(7)), serving(7), "what is known is served");
     node.cluster().apply(imported_slice("far", &[backend(8)])).unwrap();
     node.wait("its slices are followed", |node| met(node, shared(7)) == serving(8));
@@ -145,6 +148,7 @@ fn a_derived_service_owns_the_address_in_either_order() {
                     (*source, *verdict) == (Source::ClusterSet, Verdict::Conflict)
                 })
         });
+        // A chance for a mistake to show.
         node.live(ms(300));
         node.check_guard();
     }

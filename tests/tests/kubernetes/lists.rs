@@ -1,7 +1,5 @@
 //! Faults of lists, at the start and later, when there is state to lose.
 
-use std::time::Instant;
-
 use holdfast_kubernetes::source::Resource;
 use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 
@@ -119,13 +117,9 @@ fn a_throttling_server_is_retried_after_its_retry_after() {
     let mut node = Node::start(setup);
     node.wait_until_synced();
     let requests = node.server().requests();
-    let lists: Vec<Instant> = requests
-        .iter()
-        .filter(|it| it.target.contains("slices?") && it.target.contains("limit="))
-        .map(|it| it.at)
-        .collect();
+    let lists: Vec<_> = requests.iter().filter(|request| SLICES.matches(request)).collect();
     assert_eq!(lists.len(), 2);
-    assert!(lists[1] - lists[0] >= ms(1_000), "not before it was asked to");
+    assert!(lists[1].at - lists[0].at >= ms(1_000), "not before it was asked to");
     node.check();
 }
 

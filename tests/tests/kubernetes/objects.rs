@@ -7,7 +7,7 @@ use holdfast_kubernetes::source::{Resource, SourceSettings};
 use holdfast_tests::fake::{Fault, Kind, RequestFilter};
 use serde_json::{Value, json};
 
-use crate::node::{Node, Setup, backend, ms, quick, service_object, slice_object, vip, web};
+use crate::node::{Node, Setup, backend, quick, service_object, slice_object, vip, web};
 
 /// The slice of `web-0` with a wrong value at one path.
 fn wrong(pointer: &str, value: Value) -> Value {
@@ -83,8 +83,11 @@ fn a_last_good_version_survives_a_list() {
     node.wait("the later list is served", |node| node.serves(1, &[backend(9)]));
     assert!(node.serves(0, &[backend(0)]), "the last good version is served");
     check_named(&mut node, "in a later list", "default/web-0-1");
+    let watches = node.server().request_count(RequestFilter::watch(Kind::Slices));
     node.server().end_watches(Kind::Slices);
-    node.live(ms(300));
+    node.wait("watched again", |node| {
+        node.server().request_count(RequestFilter::watch(Kind::Slices)) > watches && node.is_watched()
+    });
     assert!(node.serves(0, &[backend(0)]));
     node.cluster().delete(Kind::Slices, "default/web-0-1").unwrap();
     node.wait("the deleted slice has no effect", |node| node.serves(0, &[]));

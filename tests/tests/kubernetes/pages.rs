@@ -1,6 +1,6 @@
 //! One page of a list fails: the daemon requests that page again, and keeps the others.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_kubernetes::source::{Resource, SourceSettings, Timing};
 use holdfast_tests::fake::{Fault, Kind, Request, RequestFilter, Verb};
@@ -47,8 +47,8 @@ fn check_second_page(name: &str, fault: Fault) -> Node {
 fn only_a_throttled_page_is_requested_again() {
     let fault = Fault::Status { code: 429, reason: "TooManyRequests", retry_after: Some(1) };
     let node = check_second_page("429", fault);
-    let asked: Vec<Instant> = pages(&node).iter().map(|it| it.at).collect();
-    assert!(asked[2] - asked[1] >= ms(1_000), "not before it was asked to");
+    let pages = pages(&node);
+    assert!(pages[2].at - pages[1].at >= ms(1_000), "not before it was asked to");
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn a_large_list_under_throttling_is_completed() {
 
 #[test]
 fn a_slow_list_continues_while_pages_arrive() {
-    let setup = with_pages(6);
-    setup.servers[0].always(SLICES, Fault::Slow(ms(400)));
-    let mut node =
-        Node::start_with(setup, SourceSettings { timing: silence(ms(1_500)), ..SourceSettings::default() });
-    let took = node.wait_until_synced();
-    assert!(took > ms(2_000), "{took:?}");
-    assert_eq!(begun(&node), 1);
+    let setup = with_pages(8);
+    setup.servers[0].always(SLICES, Fault::Slow(ms(700)));
+    // All pages together take longer, and each by itself far less, also on a slow machine.
+    let timing = silence(ms(5_000));
+    let mut node = Node::start_with(setup, SourceSettings { timing, ..SourceSettings::default() });
+    node.wait_until_synced();
+    assert_eq!((begun(&node), pages(&node).len()), (1, 8));
 }
 
 #[test]
@@ -107,8 +107,7 @@ fn an_endless_list_of_empty_pages_is_aborted() {
     setup.servers[0].always(SLICES, Fault::say(empty));
     let mut node =
         Node::start_with(setup, SourceSettings { timing: silence(ms(1_500)), ..SourceSettings::default() });
-    node.wait("given up", |node| node.watch(Resource::Slices).restarts > 0);
-    node.live(ms(500));
+    node.wait("given up twice", |node| node.watch(Resource::Slices).restarts > 1);
     assert!(!node.snapshots.borrow().is_synced());
     assert!(pages(&node).len() < 100, "{} requests", pages(&node).len());
 }

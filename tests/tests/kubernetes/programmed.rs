@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::Instant;
 
 use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_tests::fake::Kind;
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn now() -> String {
 struct MetricNode {
     node: Node,
     port: SocketAddr,
-    started: Instant,
+    started: Stopwatch,
 }
 
 impl MetricNode {
@@ -39,7 +39,7 @@ impl MetricNode {
         for number in 0..2 {
             setup.cluster.apply(slice_since(number, &[backend(number)], &now())).unwrap();
         }
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let mut node = Node::start(setup);
         node.wait_until_synced();
         let port = node.answer_at_the_port_for_metrics();
@@ -66,7 +66,7 @@ impl MetricNode {
     /// Checks that this many changes were counted, and that none took longer than the node has run.
     #[track_caller]
     fn check(&self, counted: f64) {
-        let most = self.started.elapsed().as_secs_f64() * counted;
+        let most = self.started.read().as_secs_f64() * counted;
         let [count, all, sum] = ["count", "bucket", "sum"].map(|name| self.number(name));
         assert_eq!((count, all), (Some(counted), Some(counted)), "{:?}", self.ask());
         assert!(sum.is_some_and(|sum| (0.0..=most).contains(&sum)), "{sum:?}, {most}");

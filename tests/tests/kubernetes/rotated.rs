@@ -1,8 +1,6 @@
 //! Tokens, certificates and authorities that rotate during a list or a watch: nothing is emptied, no list starts over,
 //! an open watch stays open, and errors are reported.
 
-use std::time::Duration;
-
 use holdfast_kubernetes::source::Resource;
 use holdfast_tests::fake::{Authority, Fault, Kind, Names, RequestFilter};
 
@@ -13,9 +11,6 @@ use crate::pages::{begun, pages, with_pages};
 const SLICES: RequestFilter = RequestFilter::list(Kind::Slices);
 const NAMES: RequestFilter = RequestFilter::audit(Kind::Slices);
 const WATCHES: RequestFilter = RequestFilter::watch(Kind::Slices);
-
-/// An error is reported at the first answer; this is for a busy machine.
-const SAID_WITHIN: Duration = Duration::from_secs(10);
 
 fn scale(node: &Node, backends: &[u8]) {
     let backends: Vec<_> = backends.iter().map(|number| backend(*number)).collect();
@@ -33,13 +28,13 @@ fn between_pages() -> Node {
     // Without the list of names, the list of whole objects must show what exists.
     node.server().once(NAMES, Fault::status(406, "NotAcceptable"));
     node.server().times(SLICES, Fault::Slow(ms(1)), 1);
-    node.server().once(SLICES, Fault::Slow(ms(400)));
+    node.server().once(SLICES, Fault::Slow(ms(1_500)));
     // While it is stopped, no watch can get the change before its version is compacted away.
     node.server().stop();
     scale(&node, &[0, 9]);
     node.cluster().compact();
     node.server().start_again().unwrap();
-    node.wait("the second page is under way", |node| pages(node).len() == 2);
+    node.wait("the second page is under way", |node| pages(node).len() >= 2);
     node
 }
 
@@ -62,10 +57,9 @@ fn says(node: &mut Node, words: &str) {
         let errors = view.endpoints.iter().filter_map(|it| it.last_error.as_ref());
         errors.map(|(text, _)| text.clone()).collect::<String>()
     };
-    let took = node.wait(words, |node| {
+    node.wait(words, |node| {
         node.last_error(Resource::Slices).contains(words) && of_endpoint(node).contains(words)
     });
-    assert!(took < SAID_WITHIN, "{took:?}");
     assert!(node.serves(0, &[backend(0)]), "what is known stays");
 }
 
@@ -109,32 +103,31 @@ fn a_burst_of_401_on_watches_costs_no_list() {
 }
 
 /// Gives the server another authority's certificate, and trusts only that authority from now on.
-fn replace_authority(node: &Node, files_first: bool) {
+fn replace_authority(node: &mut Node, files_first: bool) {
     let second = Authority::new().unwrap();
     let identity = second.server(&Names::Kubernetes).unwrap();
-    let files = || node.setup.write("ca.pem", &second.pem());
     if files_first {
-        files();
+        node.setup.write("ca.pem", &second.pem());
     }
     node.server().show(&identity);
     node.server().reset_connections();
     if !files_first {
-        node.live(ms(700));
-        files();
+        node.wait("refused", |node| node.last_error(Resource::Slices).contains("certificate"));
+        node.setup.write("ca.pem", &second.pem());
     }
 }
 
 #[test]
 fn an_authority_replaced_between_pages_costs_one_page() {
     let mut node = between_pages();
-    replace_authority(&node, true);
+    replace_authority(&mut node, true);
     goes_on(&mut node, 4);
 }
 
 #[test]
 fn a_late_authority_file_costs_no_list() {
     let mut node = between_pages();
-    replace_authority(&node, false);
+    replace_authority(&mut node, false);
     goes_on(&mut node, 20);
 }
 
