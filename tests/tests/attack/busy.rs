@@ -4,15 +4,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
 
-use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::wait_until;
 use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::fake::Cluster;
 use serde_json::{Value, json};
 
-use crate::stage::{Apiserver, until};
+use crate::stage::Apiserver;
 
 const ANSWERS: usize = 20;
 
@@ -47,28 +46,31 @@ fn slice(number: u8, backend: u8) -> Value {
     })
 }
 
-/// Far longer than all answers may take, so that a failing test still ends.
-const CHANGING: Duration = Duration::from_secs(180);
+/// Ends the changes when it is dropped, so that a failing test ends as well.
+struct Ending<'a>(&'a AtomicBool);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Gives every service another backend again and again. The first service, which is diagnosed, changes at each turn.
 fn change(cluster: &Cluster, ends: &AtomicBool, changes: &AtomicU64) {
-    let begun = Instant::now();
     for turn in (1..=250_u8).cycle() {
         for number in [turn % SERVICES, 0] {
             cluster.apply(slice(number, turn)).unwrap();
             changes.fetch_add(1, Ordering::Relaxed);
         }
-        if ends.load(Ordering::Relaxed) || begun.elapsed() > CHANGING {
+        if ends.load(Ordering::Relaxed) {
             return;
         }
     }
 }
 
-/// Diagnoses once: returns how long it took, and what is wrong with the answer.
-fn ask(daemon: &Daemon<'_>, name: &str) -> (Duration, Vec<String>) {
-    let begun = Instant::now();
+/// Diagnoses once, and returns what is wrong with the answer.
+fn ask(daemon: &Daemon<'_>, name: &str) -> Vec<String> {
     let (_, said) = daemon.answer(&["diagnose", name, "--no-probe", "-o", "json"]).unwrap();
-    let took = begun.elapsed();
     let answer: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
     let is_of_the_table = |finding: &&Value| {
         let id = finding["id"].as_str().unwrap_or_default();
@@ -76,11 +78,11 @@ fn ask(daemon: &Daemon<'_>, name: &str) -> (Duration, Vec<String>) {
     };
     let findings = answer["findings"].as_array().expect("findings");
     let wrong = findings.iter().filter(is_of_the_table).filter(|it| it["state"] == "error");
-    (took, wrong.map(|finding| format!("{name}: {finding}")).collect())
+    wrong.map(|finding| format!("{name}: {finding}")).collect()
 }
 
 #[test]
-fn diagnoses_stay_right_and_timely_during_thousands_of_changes_a_second() {
+fn diagnoses_are_answered_and_right_during_endless_changes() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     for number in 0..=CALM {
@@ -90,23 +92,20 @@ fn diagnoses_stay_right_and_timely_during_thousands_of_changes_a_second() {
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.configure(&apiserver.configure(&daemon)).unwrap();
     daemon.start().unwrap();
-    until("served", || NAMES.iter().all(|name| ask(&daemon, name).1.is_empty()));
+    wait_until("served", || NAMES.iter().all(|name| ask(&daemon, name).is_empty()));
     let (ends, changes) = (AtomicBool::new(false), AtomicU64::new(0));
-    let (mut slowest, mut wrong) = (Duration::ZERO, Vec::new());
+    let mut wrong = Vec::new();
     thread::scope(|scope| {
+        let _ending = Ending(&ends);
         scope.spawn(|| change(&apiserver.cluster, &ends, &changes));
-        until("at it", || changes.load(Ordering::Relaxed) > 1_000);
-        let (begun, before) = (Instant::now(), changes.load(Ordering::Relaxed));
+        wait_until("at it", || changes.load(Ordering::Relaxed) > 1_000);
+        let before = changes.load(Ordering::Relaxed);
         for number in 0..ANSWERS {
-            let (took, found) = ask(&daemon, NAMES[number % NAMES.len()]);
-            slowest = slowest.max(took);
-            wrong.extend(found);
+            wrong.extend(ask(&daemon, NAMES[number % NAMES.len()]));
         }
         let made = changes.load(Ordering::Relaxed) - before;
-        ends.store(true, Ordering::Relaxed);
-        println!("{made} changes in {:?}; the slowest answer took {slowest:?}", begun.elapsed());
+        assert!(made > ANSWERS as u64, "{made} changes during {ANSWERS} answers");
     });
-    assert!(slowest <= TEST_TIMEOUT, "{slowest:?}");
     assert_eq!(wrong, Vec::<String>::new());
     assert!(daemon.is_ready(), "{}", daemon.logged());
 }

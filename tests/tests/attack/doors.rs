@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, Instant};
 
+use holdfast_fixtures::clock::wait_until;
 use holdfast_tests::bed::crowd::{ApiClients, Question};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::fake::{Kind, RequestFilter};
 
-use crate::stage::{Apiserver, Bystander, CHANGES, NOBODY, PROMPT, TCP, nobody_asks, until};
+use crate::stage::{Apiserver, Bystander, NOBODY, TCP, nobody_asks};
 
 fn statuses(crowd: &mut ApiClients) -> BTreeMap<u16, u64> {
     let answers = crowd.answers().unwrap();
@@ -20,7 +20,16 @@ fn statuses(crowd: &mut ApiClients) -> BTreeMap<u16, u64> {
 
 /// Waits until the crowd gets answers.
 fn at_it(crowd: &mut ApiClients, status: u16) {
-    until("at it", || statuses(crowd).contains_key(&status));
+    wait_until("at it", || statuses(crowd).contains_key(&status));
+}
+
+/// Waits until the crowd has got this many more answers.
+fn await_answers(crowd: &mut ApiClients, count: u64) {
+    let mut answers = 0;
+    wait_until("answered", || {
+        answers += statuses(crowd).values().sum::<u64>();
+        answers >= count
+    });
 }
 
 #[test]
@@ -31,9 +40,8 @@ fn unprivileged_verify_requests_delay_no_change() {
     let mut bystander = Bystander::arrive(&daemon);
     let mut crowd = nobody_asks(&bed, 40, "/verify");
     at_it(&mut crowd, 200);
-    let p99 = bystander.p99(CHANGES);
+    bystander.check_undelayed();
     let answered = statuses(&mut crowd);
-    assert!(p99 <= PROMPT, "{p99:?}; {answered:?}");
     assert!(answered.keys().all(|status| matches!(status, 200 | 503)), "{answered:?}");
     assert!(daemon.is_ready());
 }
@@ -51,19 +59,21 @@ fn unprivileged_diagnose_requests_delay_no_change_and_fill_no_log() {
     let mut bystander = Bystander::arrive(&daemon);
     let mut crowd = nobody_asks(&bed, 40, "/diagnose?service=default/bystander");
     at_it(&mut crowd, 200);
-    let p99 = bystander.p99(CHANGES);
+    bystander.check_undelayed();
     let answered = statuses(&mut crowd);
-    let (begun, said) = (Instant::now(), lines_of_others(&daemon));
-    std::thread::sleep(Duration::from_secs(2));
-    let later: u64 = statuses(&mut crowd).values().sum();
-    println!("{later} answers in {:?}; before {answered:?}", begun.elapsed());
-    assert_eq!(lines_of_others(&daemon), said, "a question is no news");
-    assert!(p99 <= PROMPT, "{p99:?}; {answered:?}");
+    let lines = lines_of_others(&daemon);
+    await_answers(&mut crowd, 500);
+    assert_eq!(lines_of_others(&daemon), lines, "a question is no news");
     assert!(answered.keys().all(|status| matches!(status, 200 | 503)), "{answered:?}");
     assert!(answered.contains_key(&503), "no bound was met: {answered:?}");
     assert!(daemon.tell(&["diagnose", "default/bystander"]).unwrap().contains("default/bystander"));
     assert!(daemon.is_ready());
 }
+
+/// How many answers share a comparison at least. It is shared for ten seconds, and there are hundreds in a second.
+const ANSWERS_PER_COMPARISON: u64 = 10;
+
+const ANSWERS: u64 = 200;
 
 /// How many audits and how many lists the apiserver answered.
 fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
@@ -74,7 +84,7 @@ fn compared(apiserver: &Apiserver, kind: Kind) -> (u64, u64) {
 }
 
 #[test]
-fn unprivileged_verify_requests_query_the_apiserver_once_in_ten_seconds() {
+fn unprivileged_verify_requests_share_one_query_of_the_apiserver() {
     let bed = Bed::new().unwrap();
     let apiserver = Apiserver::start(&bed);
     let mut daemon = Daemon::new(&bed, "").unwrap();
@@ -82,19 +92,19 @@ fn unprivileged_verify_requests_query_the_apiserver_once_in_ten_seconds() {
     daemon.start().unwrap();
     // The watch misses this change, so that the comparison finds something.
     apiserver.cluster.apply_without_event(Apiserver::slice("10.0.0.2")).unwrap();
-    let begun = Instant::now();
     let mut crowd = nobody_asks(&bed, 8, "/verify?format=json");
     at_it(&mut crowd, 200);
-    std::thread::sleep(Duration::from_secs(5));
-    let windows = begun.elapsed().as_secs() / 10 + 1;
+    await_answers(&mut crowd, ANSWERS);
     // Slices of ServiceImports have a list of their own.
     for (kind, first) in [(Kind::Services, 1), (Kind::Slices, 2)] {
         let (compared, listed) = compared(&apiserver, kind);
-        assert!(compared >= 1 && compared <= 2 * windows, "{kind:?}: {compared} in {:?}", begun.elapsed());
+        // A comparison asks twice.
+        let most = 2 * ANSWERS / ANSWERS_PER_COMPARISON;
+        assert!((1..=most).contains(&compared), "{kind:?}: {compared} for {ANSWERS} answers");
         assert_eq!(listed, first, "{kind:?}: nobody makes a watch list anew");
     }
     assert!(daemon.tell(&["verify"]).unwrap().contains("default/web-1"), "root sees what they see");
-    until("listed anew by root's question", || compared(&apiserver, Kind::Slices).1 == 3);
+    wait_until("listed anew by root's question", || compared(&apiserver, Kind::Slices).1 == 3);
     drop(crowd);
 }
 
@@ -108,7 +118,7 @@ fn a_full_tcp_listener_leaves_the_socket_to_root() {
     let mut bystander = Bystander::arrive(&daemon);
     let mut readers = nobody_asks(&bed, 120, "/explain");
     at_it(&mut readers, 503);
-    assert!(bystander.p99(CHANGES) <= PROMPT);
+    bystander.check_undelayed();
     for words in [&["status"][..], &["explain", "default/bystander"], &["history", "default/bystander"]] {
         let told = daemon.tell(words).unwrap();
         assert!(!told.is_empty() && !told.contains("does not answer now"), "{words:?}: {told}");
@@ -129,7 +139,7 @@ fn an_unprivileged_process_changes_nothing_by_tcp_or_socket() {
     let socket = daemon.socket();
     let by_socket = Question { door: socket.to_str().unwrap(), ..reload };
     let mut by_socket = bed.crowd(Location::NODE, &by_socket).unwrap();
-    until("refused", || by_socket.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
+    wait_until("refused", || by_socket.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
     let answers = by_socket.answers().unwrap();
     assert_eq!(answers.by_status, BTreeMap::new());
     assert!(!daemon.logged().contains("a client requested a reload"), "{}", daemon.logged());
@@ -148,7 +158,7 @@ fn an_unprivileged_process_drains_no_backend_by_tcp_or_open_socket() {
     let socket = daemon.socket();
     let by_socket = Question { door: socket.to_str().unwrap(), ..order };
     let mut shut_out = bed.crowd(Location::NODE, &by_socket).unwrap();
-    until("refused", || shut_out.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
+    wait_until("refused", || shut_out.answers().unwrap().failed.keys().any(|errno| errno == "EACCES"));
     drop(shut_out);
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
     at_it(&mut bed.crowd(Location::NODE, &by_socket).unwrap(), 403);

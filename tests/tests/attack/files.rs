@@ -5,10 +5,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
+use holdfast_fixtures::clock::wait_until;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, succeed};
 
-use crate::stage::{Bystander, CHANGES, NOBODY, PROMPT, SOON, service, until};
+use crate::stage::{Bystander, NOBODY, SOON, service};
 
 /// The daemon's sandbox under systemd: root without the capability to read others' files, and with those that it
 /// needs.
@@ -48,7 +49,7 @@ fn an_unreadable_manifest_rejects_only_itself() {
     let path = daemon.manifests().join("closed.yaml");
     chown(&path, Some(0), Some(0)).unwrap();
     daemon.write_manifest("closed.yaml", &service("closed", "10.96.0.7", "192.0.2.7")).unwrap();
-    until("served", || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7"));
+    wait_until("served", || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7"));
     bystander.change();
 }
 
@@ -90,13 +91,13 @@ fn a_fifo_among_manifests_is_reported_and_blocks_nothing() {
     daemon.start().unwrap();
     let mut bystander = Bystander::arrive(&daemon);
     let is_served = || daemon.tell(&["frontends"]).unwrap().contains("10.96.0.7");
-    until("served", is_served);
+    wait_until("served", is_served);
     let late = daemon.folder().join("late");
     make_fifo(&late);
     fs::rename(&late, daemon.manifests().join("swapped.yaml")).unwrap();
-    assert!(bystander.p99(CHANGES) <= PROMPT);
+    bystander.check_undelayed();
     let named = || daemon.tell(&["services"]).unwrap();
-    until("named", || ["early.yaml", "swapped.yaml"].iter().all(|name| named().contains(name)));
+    wait_until("named", || ["early.yaml", "swapped.yaml"].iter().all(|name| named().contains(name)));
     assert!(is_served(), "what was in a file before stays");
     bystander.change();
 }
@@ -111,12 +112,12 @@ fn an_unreadable_kubeconfig_is_reported_and_other_sources_are_served() {
     let more = format!("[apiserver]\nkubeconfig = {:?}\ndiscover = []\n", kubeconfig.display().to_string());
     daemon.configure(&more).unwrap();
     daemon.launch_by(&SANDBOX).unwrap();
-    until("reached", || daemon.status().is_some());
+    wait_until("reached", || daemon.status().is_some());
     let is_named = || {
         let told = daemon.tell(&["apiserver"]).unwrap();
         told.contains(&kubeconfig.display().to_string()) && told.contains("may not be read")
     };
-    until("named", is_named);
+    wait_until("named", is_named);
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use holdfast_fixtures::clock::{pause, wait_until};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server};
 use serde_json::Value;
 
-use crate::stage::{nobody_dials, row, service, slice, until};
+use crate::stage::{nobody_dials, row, service, slice};
 
 const BACKEND: &str = "192.0.2.1";
 const VIP: &str = "10.96.0.10:80";
@@ -39,17 +40,17 @@ fn a_port_renamed_before_its_slices_never_stops_answering() {
         let row = row(&daemon, "10.96.0.10");
         (row["port_name"].as_str(), row["verdict"].as_str()) == (Some(port), Some(verdict))
     };
-    until("served", || is("http", "serving"));
+    wait_until("served", || is("http", "serving"));
     let mut client = bed.dial(Location::NODE, VIP.parse().unwrap()).unwrap();
-    until("dialled", || client.tally().unwrap().connected > 0);
+    wait_until("dialled", || client.tally().unwrap().connected > 0);
 
     daemon.write_manifest("service.yaml", &named_port("web")).unwrap();
-    until("held", || is("web", "held"));
+    wait_until("held", || is("web", "held"));
     // The slice controller may be this late.
-    std::thread::sleep(Duration::from_secs(1));
+    pause(Duration::from_secs(1));
     assert!(is("web", "held"), "{}", row(&daemon, "10.96.0.10"));
     daemon.write_manifest("slice.yaml", &slice("web", "name: web, port: 8080", BACKEND)).unwrap();
-    until("served again", || is("web", "serving"));
+    wait_until("served again", || is("web", "serving"));
     let tally = client.tally().unwrap();
     assert!(tally.connected > 100 && tally.failed.is_empty(), "{tally:?}");
 }
@@ -84,15 +85,15 @@ fn a_tenants_noise_evicts_no_foreign_last_good_version_over_a_restart() {
     let web = service("web", "10.96.0.10", BACKEND);
     daemon.write_manifest("web.yaml", &web).unwrap();
     daemon.start().unwrap();
-    until("served", || nobody_dials(&bed, VIP) == "web");
+    wait_until("served", || nobody_dials(&bed, VIP) == "web");
     daemon.write_manifest("noise.yaml", &noise()).unwrap();
     let bad = web.replace(&format!("[{{addresses: [{BACKEND}]}}]"), "nobody at all");
     assert_ne!(bad, web);
     daemon.write_manifest("web.yaml", &bad).unwrap();
-    until("rejected", || rejected(&daemon)["rejected_total"] == NOISE + 1);
+    wait_until("rejected", || rejected(&daemon)["rejected_total"] == NOISE + 1);
     daemon.stop().unwrap();
     daemon.start().unwrap();
-    until("rejected again", || rejected(&daemon)["rejected_total"] == NOISE + 1);
+    wait_until("rejected again", || rejected(&daemon)["rejected_total"] == NOISE + 1);
     let row = row(&daemon, "10.96.0.10");
     assert_eq!((&row["verdict"], &row["reason"]), (&Value::from("serving"), &Value::Null), "{row}");
     assert_eq!(nobody_dials(&bed, VIP), "web");
@@ -110,7 +111,7 @@ fn a_tenant_takes_no_loopback_link_local_or_broadcast_address() {
     let mut daemon = Daemon::new(&bed, "").unwrap();
     daemon.write_manifest("thief.yaml", &thief).unwrap();
     daemon.start().unwrap();
-    until("served where it may be", || nobody_dials(&bed, "198.51.100.1:9443") == "web");
+    wait_until("served where it may be", || nobody_dials(&bed, "198.51.100.1:9443") == "web");
     for address in RESERVED {
         let row = row(&daemon, address);
         assert_eq!((&row["verdict"], &row["reason"]), (&"unprogrammed".into(), &"address".into()), "{row}");
@@ -135,7 +136,7 @@ fn an_unsupported_kind_is_reported_once_for_all_its_objects() {
         let place = format!("{kind} (v1)");
         let is_it = |row: &&Value| row["place"] == *place;
         let named = || daemon.ask(&["services"]).unwrap()["rejected"].clone();
-        until("named", || named().as_array().unwrap().iter().any(|row| is_it(&row)));
+        wait_until("named", || named().as_array().unwrap().iter().any(|row| is_it(&row)));
         assert_eq!(named().as_array().unwrap().iter().filter(is_it).count(), 1, "{}", named());
         let logged = daemon.logged();
         let lines =

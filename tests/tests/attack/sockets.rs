@@ -3,11 +3,12 @@
 use std::io::{self, Write};
 use std::net::SocketAddr;
 
+use holdfast_fixtures::clock::wait_until;
 use holdfast_tests::bed::clients::LastingClient;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Errand, Layout, Location, Role};
 
-use crate::stage::{NOBODY, nobody_dials, slice, until};
+use crate::stage::{NOBODY, nobody_dials, slice};
 
 /// Each unspecified address that means the own host.
 const UNSPECIFIED: [&str; 3] = ["0.0.0.0:30080", "[::]:30080", "[::ffff:0.0.0.0]:30080"];
@@ -56,7 +57,7 @@ fn dialling_the_unspecified_address_never_reaches_a_node_port() {
     let mut daemon = Daemon::new(&bed, ranges).unwrap();
     daemon.write_manifest("door.yaml", NODE_PORT).unwrap();
     daemon.start().unwrap();
-    until("served", || OF_THE_NODE.iter().all(|at| nobody_dials(&bed, at) == "the service"));
+    wait_until("served", || OF_THE_NODE.iter().all(|at| nobody_dials(&bed, at) == "the service"));
     check_all_get(&bed, &UNSPECIFIED, "ECONNREFUSED");
     let _own = serve("own", "[::]:30080");
     check_all_get(&bed, &UNSPECIFIED, "own");
@@ -94,7 +95,7 @@ fn seventy_thousand_short_sockets_evict_no_other_client() {
     daemon.start().unwrap();
     let is_served =
         |vip: &str| daemon.tell(&["explain", &format!("{vip}/UDP")]).unwrap().contains("192.0.2.");
-    until("served", || is_served(DNS) && is_served(QUIET));
+    wait_until("served", || is_served(DNS) && is_served(QUIET));
 
     let vip = || Some(DNS.to_owned());
     let mut idle = LastingClient::start(&bed, &["udp-lasting", "10.96.0.53", "53"]).unwrap();
@@ -109,7 +110,7 @@ fn seventy_thousand_short_sockets_evict_no_other_client() {
         failure.is_some_and(|it| it.contains("Operation not permitted"))
     };
     let moved = (vip(), vip(), Some("two".to_owned()));
-    until("ended with its backend", || is_refused() || ask(&mut idle) == moved);
+    wait_until("ended with its backend", || is_refused() || ask(&mut idle) == moved);
     if is_refused() {
         let mut told = io::stderr();
         let what = "this kernel lets no program see what sockets keep, so no UDP socket is ended";

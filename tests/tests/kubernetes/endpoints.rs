@@ -177,7 +177,6 @@ fn a_pulled_cable_is_noticed_without_a_reset() {
     node.setup.servers[0].drop_packets(true);
     node.cluster().apply(slice_object(&web(0), &[backend(9)])).unwrap();
     node.wait("noticed", |node| node.watch(Resource::Slices).restarts > 0);
-    println!("PULLED {}", node.last_error(Resource::Slices));
     // The first endpoint is still preferred, so the dial has to time out first.
     node.wait("served over the other one", |node| node.serves(0, &[backend(9)]));
     node.setup.servers[0].drop_packets(false);
