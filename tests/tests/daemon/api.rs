@@ -22,6 +22,7 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_evidence::event_watcher::EventStatus;
+use holdfast_fixtures::clock::{await_event, pause, wait_for};
 use holdfast_standalone::manifests::Manifests;
 use holdfast_status::record::Record;
 use holdfast_tests::readings;
@@ -29,9 +30,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
-
-/// The daemon sees a change of the folder within milliseconds; a busy machine takes longer.
-const SEEN_WAIT: Duration = Duration::from_secs(20);
 
 /// The daemon's parts, connected as in the program, over maps in memory.
 struct Daemon {
@@ -64,12 +62,10 @@ impl Daemon {
         self.wait_for(|snapshot| snapshot.counters.events > before);
     }
 
-    fn wait_for(&mut self, seen: impl FnMut(&Snapshot) -> bool) {
-        let mut seen = seen;
+    fn wait_for(&mut self, mut seen: impl FnMut(&Snapshot) -> bool) {
         let Self { runtime, snapshots, .. } = self;
-        let waiting =
-            async { tokio::time::timeout(SEEN_WAIT, snapshots.wait_for(|it| seen(it))).await.is_ok() };
-        assert!(runtime.block_on(waiting), "the engine has not seen the change");
+        let change = snapshots.wait_for(|snapshot| seen(snapshot));
+        runtime.block_on(await_event("the engine sees the change", change)).unwrap();
     }
 
     fn url(&self, path: &str) -> String {
@@ -217,7 +213,7 @@ fn the_incident_in_its_smallest_form() {
         "#]],
     );
     // Times have a resolution of seconds; a row that is rewritten now would show another one.
-    std::thread::sleep(Duration::from_millis(1100));
+    pause(Duration::from_millis(1100));
     daemon.write("test-extended.yaml", &service("default", "test-extended", "10.96.0.2", 2));
     assert_eq!(curl(&[&url]), emptied, "touching an annotation changes nothing at all, not even since when");
     check(
@@ -424,15 +420,11 @@ fn a_bad_file_is_reported_and_affects_no_service() {
 /// The history as curl gets it, as soon as it has this many records: the recorder runs behind the engine.
 fn history(daemon: &Daemon, query: &str, count: usize) -> Vec<Record> {
     let url = daemon.url(&format!("/history?format=json&{query}"));
-    let begun = std::time::Instant::now();
-    loop {
+    wait_for(format!("{count} records"), || {
         let records: Vec<Record> =
             curl(&[&url]).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        if records.len() >= count || begun.elapsed() > SEEN_WAIT {
-            return records;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+        (records.len() >= count).then_some(records)
+    })
 }
 
 /// The files name no apiserver and no writer, so the file is the origin.

@@ -6,7 +6,7 @@
 use std::fs;
 use std::num::NonZeroU16;
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::bed::{ThreadBed, bed};
 use holdfast_core::engine::Engine;
@@ -23,6 +23,7 @@ use holdfast_core::op::{
 use holdfast_core::snapshot::{FrontendView, Snapshot, Status};
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, PINS_VERSION, StartOptions};
+use holdfast_fixtures::clock::{Stopwatch, pause, wait_until};
 use holdfast_laws::worlds::{Shape, cluster_ip};
 
 const WORLD: Shape = Shape { services: 5, endpoints: 3 };
@@ -45,14 +46,14 @@ fn engine(options: &StartOptions, world: Shape) -> Engine<KernelMaps> {
 /// Steps until nothing is due, as the engine's loop does.
 fn run_until_idle(engine: &mut Engine<KernelMaps>) -> Arc<Snapshot> {
     // The engine's clock never goes back.
-    static BEGUN: LazyLock<Instant> = LazyLock::new(Instant::now);
+    static CLOCK: LazyLock<Stopwatch> = LazyLock::new(Stopwatch::start);
     loop {
-        let now = ClockReading { wall: Timestamp(1_000), mono: BEGUN.elapsed() };
+        let now = ClockReading { wall: Timestamp(1_000), mono: CLOCK.read() };
         let snapshot = engine.step(now, &mut |_| ());
         if engine.next_due(now.mono).is_none_or(|due| due > now.mono + LATER) {
             return snapshot;
         }
-        std::thread::sleep(Duration::from_millis(1));
+        pause(Duration::from_millis(1));
     }
 }
 
@@ -198,12 +199,10 @@ fn kernel_a_full_map_fails_only_frontends_that_do_not_fit() {
         assert_eq!(engine.check_maps().unwrap().len(), 2, "the strays");
         run_until_idle(&mut engine);
         // The kernel frees the memory of removed objects after a while.
-        let is_well = |_| {
-            std::thread::sleep(LATER);
+        wait_until("there is room", || {
             two.service_events(2).into_iter().for_each(|event| engine.apply(event));
             errors(&run_until_idle(&mut engine)).is_empty()
-        };
-        assert!((0..100).any(is_well), "there is room");
+        });
         let served: Vec<_> = dump(&mut engine).frontends.iter().map(|(key, _)| key.address).collect();
         assert_eq!(served, [cluster_ip(0), cluster_ip(1), cluster_ip(2)]);
     });

@@ -5,16 +5,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use holdfast_core::maps::{Capacity, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace, Op};
 use holdfast_datapath::KernelMaps;
+use holdfast_fixtures::clock::wait_until;
 use holdfast_laws::scenario::{MapMaker, check};
 use holdfast_tests::whole_daemon::WholeDaemon;
-
-/// How often the end of a grace period is polled; it takes some ten milliseconds.
-const GRACE_POLL: Duration = Duration::from_millis(1);
 
 /// The kernel's maps, and memory maps that get the same operations.
 struct Pair {
@@ -52,9 +49,7 @@ impl Maps for Kernel {
 
     /// Waits, because the scenarios' clock would run ahead of the kernel's.
     fn is_grace_over(&self, grace: Grace) -> bool {
-        while !self.pair().kernel.is_grace_over(grace) {
-            std::thread::sleep(GRACE_POLL);
-        }
+        wait_until("the grace period's end", || self.pair().kernel.is_grace_over(grace));
         true
     }
 

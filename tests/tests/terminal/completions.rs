@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use holdfast_fixtures::clock::wait_for;
 use tempfile::TempDir;
 
 use super::pty::{Pty, program};
@@ -64,14 +65,8 @@ fn press_tab(pty: &mut Pty, typed: &str) -> String {
         lines.last().map(|line| line.trim().to_owned())
     };
     let before = shown();
-    let begun = std::time::Instant::now();
-    loop {
-        match shown() {
-            Some(line) if before.as_ref() != Some(&line) || line.starts_with(typed) => return line,
-            _ => assert!(begun.elapsed().as_secs() < 60, "{typed}: {}", pty.shown()),
-        }
-        std::thread::sleep(std::time::Duration::from_millis(20));
-    }
+    let message = std::fmt::from_fn(|f| write!(f, "{typed}: {}", pty.shown()));
+    wait_for(message, || shown().filter(|line| before.as_ref() != Some(line) || line.starts_with(typed)))
 }
 
 /// A service is no file, and one of that name is there. Bash falls back to files whatever a script says.

@@ -1,13 +1,13 @@
 //! A program at a terminal of a given size, and what it shows there.
 
+use std::fmt;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Nothing here takes long, but a busy machine may.
-const PATIENCE: Duration = Duration::from_secs(60);
+use holdfast_fixtures::clock;
 
 /// How long a shell may compute before it shows something.
 const QUIET: Duration = Duration::from_millis(1500);
@@ -72,39 +72,27 @@ impl Pty {
     /// Waits until the screen is as it should be.
     #[track_caller]
     pub(super) fn wait_for(&self, what: &str, is_there: impl Fn(&[String]) -> bool) -> Vec<String> {
-        let begun = Instant::now();
-        loop {
-            let screen = self.screen();
-            if is_there(&screen) {
-                return screen;
-            }
-            assert!(begun.elapsed() < PATIENCE, "no {what} on the screen:\n{}", screen.join("\n"));
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let message = fmt::from_fn(|f| write!(f, "{what} on the screen:\n{}", self.screen().join("\n")));
+        clock::wait_for(message, || Some(self.screen()).filter(|screen| is_there(screen)))
     }
 
     /// Waits until nothing has been shown for a while.
     pub(super) fn wait_until_quiet(&self) {
-        let mut known = (0, Instant::now());
-        while known.1.elapsed() < QUIET {
-            std::thread::sleep(Duration::from_millis(50));
-            let length = self.shown.lock().unwrap().len();
-            if length != known.0 {
-                known = (length, Instant::now());
-            }
-        }
+        let mut shown_bytes = 0;
+        clock::wait_until("quiet", || {
+            clock::pause(QUIET);
+            let before = std::mem::replace(&mut shown_bytes, self.shown.lock().unwrap().len());
+            before == shown_bytes
+        });
     }
 
     /// Waits until the shell has ended, and returns everything that it showed.
     #[track_caller]
     pub(super) fn wait_for_end(mut self) -> String {
-        let begun = Instant::now();
-        while self.script.try_wait().unwrap().is_none() {
-            assert!(begun.elapsed() < PATIENCE, "it goes on:\n{}", self.shown());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        // The reader sees the end of the pipe after the last byte.
-        std::thread::sleep(Duration::from_millis(100));
+        let (script, shown) = (&mut self.script, &self.shown);
+        clock::wait_until("the shell's end", || script.try_wait().unwrap().is_some());
+        // The reader sees the end of the pipe after the last byte, and then drops its part.
+        clock::wait_until("the reader's end", || Arc::strong_count(shown) == 1);
         self.shown()
     }
 }

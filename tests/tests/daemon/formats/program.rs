@@ -3,15 +3,11 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
+use holdfast_fixtures::clock::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-
-/// A daemon answers within a second; a busy machine takes longer.
-const WAIT: Duration = Duration::from_secs(120);
 
 /// The manifests of a daemon whose formats are written down.
 const MANIFESTS: &str = include_str!("../../../../daemon/agent/src/state/tests/everything.yaml");
@@ -82,11 +78,8 @@ impl Program {
     }
 
     pub(super) fn wait_until(&self, path: &str, holds: &dyn Fn(&Value) -> bool) {
-        let begun = Instant::now();
-        while !self.try_get(path).is_some_and(|answer| holds(&answer)) {
-            assert!(begun.elapsed() < WAIT, "{path}: {:?}\n{}", self.try_get(path), self.log());
-            sleep(Duration::from_millis(50));
-        }
+        let message = std::fmt::from_fn(|f| write!(f, "{path}: {:?}\n{}", self.try_get(path), self.log()));
+        wait_until(message, || self.try_get(path).is_some_and(|answer| holds(&answer)));
     }
 
     fn try_get(&self, path: &str) -> Option<Value> {
