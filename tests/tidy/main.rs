@@ -6,6 +6,7 @@
 mod bindings;
 mod circles;
 mod claims;
+mod clocks;
 mod code;
 mod hashes;
 mod house_rules;

@@ -4,6 +4,9 @@
 //!
 //! Invariant: the last line of a run is `N passed, N failed`, and the exit code is 0 if some passed and none failed.
 
+// It runs tests: it measures how long they take, and ends those that hang.
+#![allow(clippy::disallowed_methods)]
+
 mod attached;
 mod built;
 mod choose;

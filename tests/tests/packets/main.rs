@@ -1,6 +1,9 @@
 //! Real traffic around a node: from outside, from pods, to near and far backends. Each test has a network of its own.
 //! Needs root, so the `root` feature selects it.
 
+// Not yet by the tests' clock.
+#![allow(clippy::disallowed_methods)]
+
 #[cfg(test)]
 mod announced;
 #[cfg(test)]

@@ -1,5 +1,8 @@
 //! Real sockets and real programs, each test in a bed of its own. Needs root, so the `root` feature selects it.
 
+// Not yet by the tests' clock.
+#![allow(clippy::disallowed_methods)]
+
 #[cfg(test)]
 mod bed;
 #[cfg(test)]
