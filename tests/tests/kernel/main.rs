@@ -3,6 +3,8 @@
 //! Invariant: each test has its own maps and cgroup.
 
 #[cfg(test)]
+// Not yet by the tests' clock.
+#[allow(clippy::disallowed_methods)]
 #[path = "../../../daemon/datapath/tests/kernel/bed.rs"]
 mod bed;
 #[cfg(test)]
