@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_agent::readings::About;
 use holdfast_api::{AdminServer, Settings, start};
@@ -19,6 +19,7 @@ use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_evidence::event_watcher::EventStatus;
+use holdfast_fixtures::clock::{Stopwatch, measure, pause};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_tests::memory::resident;
@@ -42,9 +43,9 @@ fn digested(snapshots: &watch::Sender<Arc<Snapshot>>) -> (u64, Duration) {
     let mut number = 0;
     let mut times: Vec<_> = (0..sized(ASKED, 2))
         .map(|_| {
-            let begun = Instant::now();
-            number = holdfast_core::digest::digest(&snapshot.services);
-            begun.elapsed()
+            let (time, digest) = measure(|| holdfast_core::digest::digest(&snapshot.services));
+            number = digest;
+            time
         })
         .collect();
     times.sort_unstable();
@@ -69,9 +70,9 @@ fn main() -> Result<(), Failed> {
         let mut times = Vec::new();
         let mut bytes = 0;
         for _ in 0..sized(ASKED, 2) {
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             bytes = ask(admin.address(), path)?;
-            times.push(begun.elapsed());
+            times.push(begun.read());
         }
         times.sort_unstable();
         let (median, most) = (percentile(&times, 50), percentile(&times, 100));
@@ -152,12 +153,12 @@ fn steps(
     let shape = shape();
     for step in 0..sized(STEPS, 20) {
         let event = shape.slice(step * 7 % shape.services, 0, step % 256);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         engine.apply(event);
         let snapshot = step_whole(engine, now(100 + step), &mut |_| {});
-        times.push(begun.elapsed());
+        times.push(begun.read());
         snapshots.send_replace(snapshot);
-        std::thread::sleep(Duration::from_micros(500));
+        pause(Duration::from_micros(500));
     }
     times.sort_unstable();
     Ok(times)
@@ -182,7 +183,7 @@ fn with_clients(
             let mut most = 0.0_f64;
             while !stop.load(Ordering::Relaxed) {
                 most = resident(std::process::id()).unwrap_or_default().max(most);
-                std::thread::sleep(Duration::from_millis(20));
+                pause(Duration::from_millis(20));
             }
             most
         });

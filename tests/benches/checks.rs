@@ -10,11 +10,12 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::event::Event;
 use holdfast_core::facts::Endpoint;
 use holdfast_core::keys::Transport;
+use holdfast_fixtures::clock::{Stopwatch, pause, pause_async};
 use holdfast_standalone::blocks::{Blocks, CheckKind, GrpcCheck, HealthCheck, HttpCheck, StaticService, run};
 use holdfast_status::views::datapath::DatapathView;
 use holdfast_tests::size::sized;
@@ -156,11 +157,10 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
     let running = tokio::spawn(run(blocks, led, (None, None), sender, datapath, (7, Arc::default())));
     let watching = tokio::spawn(watched(events));
     // By then the first check of each backend is over, and the second one, which comes within an interval.
-    tokio::time::sleep(sized(INTERVAL * 2, Duration::from_millis(500))).await;
-    let (before, taken, begun) = (asked.load(Ordering::Relaxed), own_time(), Instant::now());
-    tokio::time::sleep(counted()).await;
-    let (checks, taken, passed) =
-        (asked.load(Ordering::Relaxed) - before, own_time() - taken, begun.elapsed());
+    pause_async(sized(INTERVAL * 2, Duration::from_millis(500))).await;
+    let (before, taken, begun) = (asked.load(Ordering::Relaxed), own_time(), Stopwatch::start());
+    pause_async(counted()).await;
+    let (checks, taken, passed) = (asked.load(Ordering::Relaxed) - before, own_time() - taken, begun.read());
     running.abort();
     show(name, (u32::try_from(checks).unwrap(), taken), passed);
     assert!(!watching.is_finished() || watching.await.is_ok(), "{name}");
@@ -170,17 +170,16 @@ async fn measure(name: &str, blocks: Blocks, asked: &AtomicU64) {
 /// a TCP check needs.
 fn bare(backends: &[SocketAddr]) {
     let pace = INTERVAL / (services() * BACKENDS);
-    let (taken, begun) = (own_time(), Instant::now());
+    let (taken, begun) = (own_time(), Stopwatch::start());
     let mut connections = 0_u32;
-    while begun.elapsed() < counted() {
-        let next = begun + pace * connections;
-        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+    while begun.read() < counted() {
+        pause((pace * connections).saturating_sub(begun.read()));
         let backend = backends[connections as usize % backends.len()];
         let stream = std::net::TcpStream::connect(backend).unwrap();
         setsockopt(&stream, sockopt::Linger, &linger { l_onoff: 1, l_linger: 0 }).unwrap();
         connections += 1;
     }
-    show("system calls alone", (connections, own_time() - taken), begun.elapsed());
+    show("system calls alone", (connections, own_time() - taken), begun.read());
 }
 
 fn show(name: &str, (checks, taken): (u32, Duration), passed: Duration) {

@@ -17,6 +17,7 @@ use holdfast_core::maps::Capacity;
 use holdfast_core::op::MapGrowth;
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{KernelMaps, ServedSockets, StaleSockets, StartOptions};
+use holdfast_fixtures::clock::pause;
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{SERVED, Shape, served_by};
 use holdfast_tests::bed::compare::{self, Medians, Ratio};
@@ -102,7 +103,7 @@ impl Datapath for Kernel {
         let events = others.events().into_iter().chain(served_by(backend));
         events.chain([Event::Synced(Source::Kubernetes)]).for_each(|event| engine.apply(event));
         // The first step waits for readers of a former daemon.
-        std::thread::sleep(Duration::from_millis(100));
+        pause(Duration::from_millis(100));
         let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         let snapshot = step_whole(&mut engine, now, &mut drop);
         if snapshot.fill.frontends != self.services as usize {

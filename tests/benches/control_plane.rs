@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use holdfast_agent::engine::run::CHANGES_WAITING_MAX;
 use holdfast_agent::recorder::{Recorder, TimedChange};
@@ -23,6 +23,7 @@ use holdfast_core::maps::{Capacity, DialOutcome, MapError, Maps, MemoryMaps};
 use holdfast_core::op::{Action, Dump, Grace};
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::Allocator;
+use holdfast_fixtures::clock::{Stopwatch, measure};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::{Shape, cluster_ip};
 use holdfast_tests::memory::resident;
@@ -86,13 +87,13 @@ fn step_into(engine: &mut Engine<MemoryMaps>, changes: &mut Vec<Change>) {
 
 fn feed(engine: &mut Engine<MemoryMaps>, events: Vec<Event>) -> Duration {
     let mut changes = Vec::with_capacity(events.len());
-    let started = Instant::now();
+    let started = Stopwatch::start();
     let mut waiting = events.into_iter().peekable();
     while waiting.peek().is_some() {
         waiting.by_ref().take(BATCH).for_each(|event| engine.apply(event));
         step_into(engine, &mut changes);
     }
-    started.elapsed()
+    started.read()
 }
 
 /// A separate function, so that a profiler can tell deletes from inserts.
@@ -114,12 +115,9 @@ fn tables() {
         let places = maglev::table_size(count);
         let (mut made, mut written) = (Vec::new(), Vec::new());
         for _ in 0..sized(201, 3) {
-            let started = Instant::now();
-            black_box(maglev::table(black_box(backends.clone()), places));
-            made.push(started.elapsed());
-            let started = Instant::now();
-            black_box((0..black_box(places)).map(black_box).collect::<Vec<u32>>());
-            written.push(started.elapsed());
+            made.push(measure(|| black_box(maglev::table(black_box(backends.clone()), places))).0);
+            written
+                .push(measure(|| black_box((0..black_box(places)).map(black_box).collect::<Vec<u32>>())).0);
         }
         let (made, written) = (median(made), median(written));
         let ratio = made.as_secs_f64() / written.as_secs_f64();
@@ -156,9 +154,7 @@ fn bulk() {
 fn baseline(shape: Shape) -> Duration {
     let keys: Vec<_> =
         (0..shape.services).map(|service| (format!("default/web-{service:05}"), service)).collect();
-    let started = Instant::now();
-    black_box(keys.into_iter().collect::<HashMap<_, _>>());
-    started.elapsed()
+    measure(|| black_box(keys.into_iter().collect::<HashMap<_, _>>())).0
 }
 
 /// One endpoint of one service changes, and nothing else.
@@ -169,10 +165,11 @@ fn one_change(services: u32, endpoints: u32) {
     let mut times = Vec::new();
     for round in 0..sized(2_000, 20) {
         let event = shape.slice(round * 7 % services, 0, 1 + round / services);
-        let started = Instant::now();
-        engine.apply(event);
-        step(&mut engine);
-        times.push(started.elapsed());
+        let step = || {
+            engine.apply(event);
+            step(&mut engine);
+        };
+        times.push(measure(step).0);
     }
     times.sort_unstable();
     println!(
@@ -257,10 +254,10 @@ fn recorder() {
         tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(recorder.run());
         own_cpu()
     });
-    let (count, at, begun, cpu) = (made.len(), SystemTime::now(), Instant::now(), own_cpu());
+    let (count, at, begun, cpu) = (made.len(), SystemTime::UNIX_EPOCH, Stopwatch::start(), own_cpu());
     for change in made {
         let timed =
-            TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.elapsed(), reservation: None };
+            TimedChange { change, at, mono: Duration::ZERO, elapsed: begun.read(), reservation: None };
         assert!(changes.try_send(timed).is_ok());
     }
     let sent = own_cpu() - cpu;

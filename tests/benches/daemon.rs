@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
 use holdfast_core::engine::Engine;
@@ -22,6 +21,7 @@ use holdfast_core::op::MapGrowth;
 use holdfast_core::snapshot::Snapshot;
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::{Allocator, KernelMaps, ServedSockets, StaleSockets, StartOptions};
+use holdfast_fixtures::clock::{Stopwatch, pause, pause_async};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_standalone::manifests::Manifests;
@@ -91,12 +91,12 @@ fn step<M: Maps>(engine: &mut Engine<M>, mono: Duration) -> Arc<Snapshot> {
 fn filled<M: Maps>(maps: M, shape: Shape) -> (Engine<M>, Duration) {
     let (mut engine, _) = Engine::start(maps, Seed(7), &[Source::Kubernetes]).unwrap();
     let events = shape.events();
-    sleep(FIRST_GRACE);
-    let started = Instant::now();
+    pause(FIRST_GRACE);
+    let started = Stopwatch::start();
     events.into_iter().for_each(|event| engine.apply(event));
     engine.apply(Event::Synced(Source::Kubernetes));
     let snapshot = step(&mut engine, Duration::ZERO);
-    let took = started.elapsed();
+    let took = started.read();
     assert_eq!(snapshot.fill.frontends, shape.services as usize);
     (engine, took)
 }
@@ -139,18 +139,18 @@ fn restart() {
     for _ in 0..sized(ROUNDS, 1) {
         let events = shape.events();
         let before = resident(std::process::id()).unwrap();
-        let started = Instant::now();
+        let started = Stopwatch::start();
         let (mut engine, found) = Engine::start(kernel(&bed), Seed(7), &[Source::Kubernetes]).unwrap();
         growth = growth.max(resident(std::process::id()).unwrap() - before);
         assert_eq!(found, []);
         events.into_iter().for_each(|event| engine.apply(event));
         engine.apply(Event::Synced(Source::Kubernetes));
-        let mut snapshot = step(&mut engine, started.elapsed());
-        while engine.next_due(started.elapsed()).is_some() {
-            sleep(Duration::from_millis(1));
-            snapshot = step(&mut engine, started.elapsed());
+        let mut snapshot = step(&mut engine, started.read());
+        while engine.next_due(started.read()).is_some() {
+            pause(Duration::from_millis(1));
+            snapshot = step(&mut engine, started.read());
         }
-        times.push(started.elapsed());
+        times.push(started.read());
         assert_eq!((snapshot.fill.frontends, snapshot.counters.ops), (shape.services as usize, 0));
     }
     println!(
@@ -198,7 +198,7 @@ fn change() {
         snapshots.wait_for(|snapshot: &Arc<Snapshot>| snapshot.fill.frontends == all as usize).await.unwrap();
         let mut times = Vec::new();
         for round in 0..sized(CHANGES, 10) {
-            tokio::time::sleep(PAUSE).await;
+            pause_async(PAUSE).await;
             times.push(replaced(folder.path(), round, &mut snapshots).await);
         }
         times
@@ -251,10 +251,10 @@ fn start_again(daemon: &mut Daemon<'_>, forgets: bool) -> (Duration, Duration) {
         let programs = versions.map(|version| version.join("programs")).find(|folder| folder.exists());
         std::fs::remove_dir_all(programs.unwrap()).unwrap();
     }
-    let started = Instant::now();
+    let started = Stopwatch::start();
     daemon.start().unwrap();
-    let ready = started.elapsed();
-    sleep(Duration::from_millis(300));
+    let ready = started.read();
+    pause(Duration::from_millis(300));
     (ready, Duration::from_secs_f64(processor::seconds(daemon.pid().unwrap()).unwrap()))
 }
 
@@ -262,10 +262,10 @@ async fn replaced(folder: &Path, round: usize, snapshots: &mut watch::Receiver<A
     let (hidden, file) = (folder.join(".changing"), folder.join("changing.yaml"));
     std::fs::write(&hidden, manifest(10_000, 1 + round % 200)).unwrap();
     let before = snapshots.borrow().counters.changes;
-    let started = Instant::now();
+    let started = Stopwatch::start();
     std::fs::rename(hidden, file).unwrap();
     snapshots.wait_for(|snapshot| snapshot.counters.changes > before).await.unwrap();
-    started.elapsed()
+    started.read()
 }
 
 /// A service and its slice.

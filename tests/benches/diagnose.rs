@@ -11,9 +11,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause, wait_until};
 use holdfast_tests::bed::{Bed, Layout, Location, Role, Server as Backends};
 use holdfast_tests::fake::{Authority, Cluster, Greeting, Kind, Names, Server, Verb};
 use holdfast_tests::memory::resident;
@@ -175,10 +175,10 @@ impl Stage {
     }
 
     fn wait_until_ready(&mut self) {
-        while !is_ready(&self.socket()) {
+        wait_until("the daemon is ready", || {
             assert!(self.daemon.try_wait().unwrap().is_none(), "{}", self.log());
-            sleep(Duration::from_millis(20));
-        }
+            is_ready(&self.socket())
+        });
     }
 
     fn order(&mut self, order: &str) -> String {
@@ -190,12 +190,12 @@ impl Stage {
     fn ask(&mut self, service: u32) -> DiagnosisCost {
         self.order("count");
         let had = resident(self.daemon.id()).unwrap();
-        let (before, begun) = (cpu_of(self.daemon.id()), Instant::now());
+        let (before, begun) = (cpu_of(self.daemon.id()), Stopwatch::start());
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.arg("--socket").arg(self.socket());
         let answer =
             command.args(["diagnose", &format!("default/web-{service}"), "-o", "json"]).output().unwrap();
-        let (took, spent) = (begun.elapsed(), cpu_of(self.daemon.id()).saturating_sub(before));
+        let (took, spent) = (begun.read(), cpu_of(self.daemon.id()).saturating_sub(before));
         let said: Value = serde_json::from_slice(&answer.stdout).unwrap_or_default();
         assert!(said.is_object(), "{answer:?}\n{}", self.log());
         let grown = resident(self.daemon.id()).unwrap() - had;
@@ -295,7 +295,7 @@ fn answered(stage: &mut Stage, round: u32) -> DiagnosisCost {
 
 fn paced(stage: &mut Stage, round: u32) -> DiagnosisCost {
     if !is_short() {
-        sleep(EVENTS_PACE);
+        pause(EVENTS_PACE);
     }
     stage.ask(round)
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_agent::engine::query;
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
@@ -26,6 +26,7 @@ use holdfast_core::index::Seed;
 use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, Source};
 use holdfast_core::maps::MemoryMaps;
 use holdfast_core::snapshot::Snapshot;
+use holdfast_fixtures::clock::{Stopwatch, pause_async};
 use holdfast_tests::memory::resident;
 use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
@@ -104,22 +105,22 @@ async fn measure(
     events.send(vec![Event::Synced(SOURCE)]).await.unwrap();
     let whole = services as usize + 1;
     snapshots.wait_for(|snapshot| snapshot.fill.frontends == whole).await.unwrap();
-    let (before, begun) = (resident(std::process::id()).unwrap(), Instant::now());
+    let (before, begun) = (resident(std::process::id()).unwrap(), Stopwatch::start());
     events.send((0..services).map(gone).collect()).await.unwrap();
     snapshots.wait_for(|snapshot| snapshot.held.len() == services as usize).await.unwrap();
-    println!("{services} lists lost at once: all held after {:.1} ms", begun.elapsed().as_secs_f64() * 1e3);
-    let (counted, begun) = (probes.load(Ordering::Relaxed), Instant::now());
+    println!("{services} lists lost at once: all held after {:.1} ms", begun.read().as_secs_f64() * 1e3);
+    let (counted, begun) = (probes.load(Ordering::Relaxed), Stopwatch::start());
     let mut times = Vec::new();
     for change in 1..=changes {
-        tokio::time::sleep(PROBED / CHANGES).await;
-        let (changes, sent) = (snapshots.borrow().counters.changes, Instant::now());
+        pause_async(PROBED / CHANGES).await;
+        let (changes, sent) = (snapshots.borrow().counters.changes, Stopwatch::start());
         events.send(vec![slice(services, change)]).await.unwrap();
         snapshots.wait_for(|snapshot| snapshot.counters.changes > changes).await.unwrap();
-        times.push(sent.elapsed());
+        times.push(sent.read());
     }
     times.sort_unstable();
     let at = |share: usize| times[times.len() * share / 1_000].as_secs_f64() * 1e3;
-    let rate = (probes.load(Ordering::Relaxed) - counted) as f64 / begun.elapsed().as_secs_f64();
+    let rate = (probes.load(Ordering::Relaxed) - counted) as f64 / begun.read().as_secs_f64();
     println!(
         "probes: {rate:.0}/s; another service's change meanwhile: p50 {:.2} ms, p99 {:.2} ms",
         at(500),

@@ -8,10 +8,11 @@
 
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::thread::scope;
+use std::time::Duration;
 
 use holdfast_config::{Config, NodeName};
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause};
 use holdfast_kubernetes::apiserver::{self, Access};
 use holdfast_kubernetes::own_node::NodeReport;
 use holdfast_kubernetes::source::{Kubernetes, SourceSettings, State, View};
@@ -64,20 +65,20 @@ fn main() {
 fn meet(cluster: &Cluster, nodes: &[View], change: impl FnOnce()) {
     let [first, second] = KNOWN.map(Part::Apiserver);
     let [at_first, at_second] = KNOWN.map(|index| address(index).unwrap().to_string());
-    storm("all start at once", (cluster, first), nodes, Instant::now(), "");
-    let died = Instant::now();
+    storm("all start at once", (cluster, first), nodes, Stopwatch::start(), "");
+    let died = Stopwatch::start();
     cluster.kill(first).unwrap();
     storm("an apiserver dies, another one takes over", (cluster, second), nodes, died, &at_second);
     cluster.kill(second).unwrap();
     change();
-    let began = Instant::now();
+    let began = Stopwatch::start();
     cluster.start_part(first).unwrap();
-    println!("an apiserver begins, ready after {:.1} s", began.elapsed().as_secs_f64());
+    println!("an apiserver begins, ready after {:.1} s", began.read().as_secs_f64());
     storm("one comes back for which all versions are too old", (cluster, first), nodes, began, &at_first);
 }
 
 /// Waits until all nodes are served, by the apiserver at this address if given, and prints the cost.
-fn storm(what: &str, (cluster, by): (&Cluster, Part), nodes: &[View], since: Instant, at: &str) {
+fn storm(what: &str, (cluster, by): (&Cluster, Part), nodes: &[View], since: Stopwatch, at: &str) {
     let pid = cluster.pid(by).unwrap();
     let mut spent = vec![processor::seconds(pid).unwrap()];
     let is_served = |view: &&View| {
@@ -86,12 +87,12 @@ fn storm(what: &str, (cluster, by): (&Cluster, Part), nodes: &[View], since: Ins
             .iter()
             .all(|it| it.state == State::Watching && it.endpoint.as_deref().is_some_and(is_at))
     };
-    let mut last = Duration::ZERO;
+    let (mut last, deadline) = (Duration::ZERO, Deadline::after(PATIENCE));
     while nodes.iter().filter(is_served).count() < nodes.len() {
-        assert!(since.elapsed() < PATIENCE, "{what}: never served");
-        sleep(LOOK);
+        assert!(!deadline.is_over(), "{what}: never served");
+        pause(LOOK);
         spent.push(processor::seconds(pid).unwrap());
-        last = since.elapsed();
+        last = since.read();
     }
     let all = spent.last().unwrap() - spent.first().unwrap();
     let busiest = spent.windows(LOOKS + 1).map(|second| second[LOOKS] - second[0]).fold(0.0, f64::max);

@@ -9,8 +9,8 @@
 mod size;
 
 use std::hint::black_box;
-use std::time::Instant;
 
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_knowledge::{ClusterEvent, Knowledge};
 use serde_json::{Value, json};
 
@@ -38,19 +38,19 @@ fn resident() -> f64 {
 
 /// Calls per second.
 fn rate(rounds: usize, count: usize, mut act: impl FnMut()) -> f64 {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     (0..rounds).for_each(|_| act());
-    (rounds * count) as f64 / begun.elapsed().as_secs_f64()
+    (rounds * count) as f64 / begun.read().as_secs_f64()
 }
 
 fn main() {
     let rounds = size::sized(2_000, 2);
     let before = resident();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let knowledge = Knowledge::built_in();
     println!(
         "knowledge: read in {:.1} ms; {:.1} MB resident; {} reasons, {} causes",
-        begun.elapsed().as_secs_f64() * 1e3,
+        begun.read().as_secs_f64() * 1e3,
         resident() - before,
         knowledge.reasons().len(),
         knowledge.causes().len()

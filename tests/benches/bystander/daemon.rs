@@ -11,9 +11,10 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause, wait_until};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Layout, Location, Role};
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
@@ -57,7 +58,7 @@ fn measure_one(what: &str, load: Load) {
                 if change == LOSS {
                     (0..HELD).for_each(|number| _ = stage.cluster.apply(held(number, false)).unwrap());
                 }
-                thread::sleep(PAUSE);
+                pause(PAUSE);
                 watcher.change(stage.cluster)
             });
             let times = times.collect();
@@ -77,20 +78,20 @@ pub(super) fn series(what: &str, load: Load, whole: Duration, each: Duration) {
     println!("{what}, for {} s:", whole.as_secs());
     on_stage(load, |stage| {
         println!("  before: {}", memory(stage.daemon));
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let window = |watcher: &mut Watcher, what: &str| {
-            let (until, mut times) = (Instant::now() + each, Vec::new());
-            while Instant::now() < until {
-                thread::sleep(PAUSE);
+            let (until, mut times) = (Deadline::after(each), Vec::new());
+            while !until.is_over() {
+                pause(PAUSE);
                 times.push(watcher.change(stage.cluster));
             }
             super::report(
-                &format!("  {what} {:4} s: {}", begun.elapsed().as_secs(), memory(stage.daemon)),
+                &format!("  {what} {:4} s: {}", begun.read().as_secs(), memory(stage.daemon)),
                 times,
             );
         };
         beside(stage, |watcher| {
-            while begun.elapsed() < whole {
+            while begun.read() < whole {
                 window(watcher, "after");
             }
         });
@@ -120,7 +121,7 @@ fn on_stage(load: Load, play: impl FnOnce(Stage<'_>)) {
     let last = Tenant::new(&cluster, &bed, load).settle();
     let daemon = daemon(&bed, &authority, &server);
     let last = last.unwrap_or_else(|| "bystander/web".to_owned());
-    until("settled", || daemon.answer(&["services", &last]).unwrap().0 == Some(0));
+    wait_until("the crowd is served", || daemon.answer(&["services", &last]).unwrap().0 == Some(0));
     play(Stage { load, bed: &bed, cluster: &cluster, daemon: &daemon });
 }
 
@@ -136,7 +137,7 @@ fn beside<T>(stage: Stage<'_>, act: impl FnOnce(&mut Watcher) -> T) -> T {
                     return;
                 }
                 tenant.act(round);
-                thread::sleep(stage.load.pause());
+                pause(stage.load.pause());
             }
         });
         let done = act(&mut watcher);
@@ -225,10 +226,10 @@ impl Watcher {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);
         let object = slice("web", &backend, true);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         cluster.apply(object).unwrap();
         self.hear(&format!("{backend}:8080"));
-        begun.elapsed()
+        begun.read()
     }
 
     fn hear(&mut self, word: &str) {
@@ -237,15 +238,6 @@ impl Watcher {
             line.clear();
             assert!(self.told.read_line(&mut line).unwrap() > 0, "the watcher was sent away before {word}");
         }
-    }
-}
-
-#[track_caller]
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let end = Instant::now() + TEST_TIMEOUT;
-    while !holds() {
-        assert!(Instant::now() < end, "never {what}");
-        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -265,7 +257,7 @@ fn check(bed: &Bed, daemon: &Daemon<'_>) {
         let told = daemon.tell(&["history", &name]).unwrap();
         assert!(told.contains("serving -> held"), "{name}: its record: {told}");
         let is_warning = |line: &str| line.contains("WARN") && line.contains(&name) && line.contains("held");
-        until("warned of", || daemon.logged().lines().any(is_warning));
+        wait_until("the daemon warns", || daemon.logged().lines().any(is_warning));
     }
     for (port, path) in [(DOORS[1], "/healthz"), (DOORS[2], "/")] {
         assert_eq!(bed.within(Location::NODE, || checked(port, path)).unwrap(), "HTTP/1.1 200", "{port}");

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_agent::engine::query::{self, EngineClient};
 use holdfast_agent::engine::run::{CHANGES_WAITING_MAX, EngineChannels, GROUPS_WAITING_MAX, run};
@@ -24,6 +24,7 @@ use holdfast_core::keys::{
 };
 use holdfast_core::maps::{Capacity, MemoryMaps};
 use holdfast_core::snapshot::{ServiceView, Snapshot};
+use holdfast_fixtures::clock::{Stopwatch, pause_async};
 use holdfast_tests::size::sized;
 use tokio::sync::{mpsc, watch};
 
@@ -32,9 +33,6 @@ const SOURCE: Source = Source::Kubernetes;
 /// The measured changes during each load, and the pause between two of them.
 const CHANGES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// The longest time to set up a crowd, also without optimisation.
-const FILLED_WITHIN: Duration = Duration::from_secs(180);
 
 /// The interval of the load's events.
 const AGAIN: Duration = Duration::from_millis(50);
@@ -329,8 +327,7 @@ impl Daemon {
         all.push(Event::Synced(SOURCE));
         self.events.send(all).await.unwrap();
         let frontends = load.frontends();
-        let filled = self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends);
-        tokio::time::timeout(FILLED_WITHIN, filled).await.unwrap().unwrap();
+        self.snapshots.wait_for(|snapshot| snapshot.fill.frontends >= frontends).await.unwrap();
     }
 
     /// Probes the backends of held lists, as the daemon does, until the engine ends.
@@ -346,13 +343,13 @@ impl Daemon {
     /// The time of a change of the bystander.
     async fn change(&mut self) -> Duration {
         self.version += 1;
-        let (version, begun) = (self.version, Instant::now());
+        let (version, begun) = (self.version, Stopwatch::start());
         self.events.send(vec![slice(name("bystander", "web"), version)]).await.unwrap();
         let shows = |view: &Arc<ServiceView>| {
             view.frontends.iter().all(|row| view.backends(row).any(|it| it.address == address(version)))
         };
         self.snapshots.wait_for(|snapshot| snapshot.services.iter().next().is_some_and(shows)).await.unwrap();
-        let took = begun.elapsed();
+        let took = begun.read();
         self.held = self.held.max(self.snapshots.borrow().held.len());
         took
     }
@@ -362,7 +359,7 @@ impl Daemon {
         let loading = self.load(load, Arc::clone(&goes_on));
         let mut times = Vec::new();
         for _ in 0..changes {
-            tokio::time::sleep(PAUSE).await;
+            pause_async(PAUSE).await;
             times.push(self.change().await);
         }
         goes_on.store(false, Ordering::Relaxed);
@@ -386,7 +383,7 @@ impl Daemon {
                     if !group.is_empty() {
                         events.send(group).await.unwrap();
                     }
-                    tokio::time::sleep(AGAIN).await;
+                    pause_async(AGAIN).await;
                 }
             });
         })

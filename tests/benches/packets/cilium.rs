@@ -9,8 +9,9 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, pause};
 use holdfast_tests::bed::fabric::NODE_ADDRESSES;
 use holdfast_tests::bed::{Bed, Location, succeed};
 use holdfast_tests::peers::NODE;
@@ -108,12 +109,12 @@ impl Cilium {
     }
 
     fn wait_until(&mut self, holds: impl Fn(&Self) -> bool) -> Result<(), Failed> {
-        let until = Instant::now() + READY;
+        let until = Deadline::after(READY);
         while !holds(self) {
-            if self.agent.0.try_wait()?.is_some() || Instant::now() > until {
+            if self.agent.0.try_wait()?.is_some() || until.is_over() {
                 return Err(format!("cilium-agent does not serve; it said:\n{}", self.said()).into());
             }
-            std::thread::sleep(POLL);
+            pause(POLL);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -18,6 +18,7 @@ use holdfast_core::time::ClockReading;
 use holdfast_datapath::{
     Device, DeviceSide, KernelMaps, PacketOptions, PacketSwitches, ServedSockets, StaleSockets, StartOptions,
 };
+use holdfast_fixtures::clock::{pause, try_wait_for};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_objects::manifests::TextFolder;
@@ -38,9 +39,6 @@ const FLOWS: u32 = 65_536;
 
 /// The client's pod.
 pub(crate) const CLIENT_POD: &str = "pod-b";
-
-/// A peer writes thousands of services within seconds; a busy machine takes longer.
-const WRITTEN: Duration = Duration::from_secs(120);
 
 /// Commands of `ip` take milliseconds.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
@@ -125,19 +123,13 @@ pub(crate) trait Stage {
 
     /// The far one is written last.
     fn wait_until_served(&self) -> Result<(), Failed> {
-        let until = Instant::now() + WRITTEN;
         for place in Placement::ALL {
             let (_server, dialled) = (self.serve(place, Role::Turns)?, self.dialled(place)?);
-            let answers = || {
-                let mut load = self.bed().load(place.client(), Kind::Exchange, dialled)?;
-                load.turn(Duration::from_millis(1))
+            let exchange = || {
+                let mut load = self.bed().load(place.client(), Kind::Exchange, dialled).ok()?;
+                load.turn(Duration::from_millis(1)).ok()
             };
-            while answers().is_err() {
-                if Instant::now() > until {
-                    return Err(format!("{dialled} is not served").into());
-                }
-                std::thread::sleep(Duration::from_millis(100));
-            }
+            try_wait_for(exchange).ok_or_else(|| format!("{dialled} is not served"))?;
         }
         Ok(())
     }
@@ -205,7 +197,7 @@ impl Holdfast {
         let others = Shape { services: services.saturating_sub(dialled), endpoints: 1 }.events();
         own.into_iter().chain(others).chain(sources.map(Event::Synced)).for_each(|event| engine.apply(event));
         // The first step waits for readers of a former daemon.
-        std::thread::sleep(Duration::from_millis(100));
+        pause(Duration::from_millis(100));
         let now = ClockReading { wall: Timestamp(1_800_000_000), mono: Duration::ZERO };
         step_whole(&mut engine, now, &mut drop);
         let packets = engine.maps_mut().packet_status();

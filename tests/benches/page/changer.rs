@@ -4,9 +4,10 @@
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread::{Scope, sleep};
-use std::time::{Duration, Instant};
+use std::thread::Scope;
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause};
 use holdfast_tests::size::sized;
 
 use crate::node::Node;
@@ -67,11 +68,11 @@ impl Changer {
         node: &'scope Node,
     ) -> RunningChanges<'scope> {
         scope.spawn(move || {
-            let begun = Instant::now();
+            let begun = Stopwatch::start();
             while !self.stop.load(Ordering::Relaxed) {
                 let done = self.done.fetch_add(1, Ordering::Relaxed);
                 change(node, done % CHANGING, 1 + done / CHANGING);
-                sleep((begun + PACE * (done + 1)).saturating_duration_since(Instant::now()));
+                pause((PACE * (done + 1)).saturating_sub(begun.read()));
             }
         });
         RunningChanges(self)

@@ -1,8 +1,9 @@
 //! The page's memory in a browser during a hundred changes a second.
 
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, pause};
 use holdfast_tests::size::sized;
 
 use crate::browser::{Browser, Kind};
@@ -18,9 +19,6 @@ const MEGABYTES_MAX: f64 = 100.0;
 
 /// The most nodes per node of the document, which may just have been redrawn.
 const NODES_MAX: f64 = 2.5;
-
-/// Garbage is freed within a redraw or two; leaked nodes stay.
-const GONE_LIMIT: Duration = Duration::from_secs(20);
 
 pub(crate) const ARGUMENTS: [&str; 1] = ["--enable-precise-memory-info"];
 
@@ -54,7 +52,7 @@ fn watched(browser: &mut Browser, renderer: u32, changer: &Changer) -> f64 {
     for row in 1..=rows {
         let view = view_of(row);
         browser.value(&format!("(location.hash = '#/{view}', 1)"));
-        let highest = highest(renderer, Instant::now() + pause);
+        let highest = highest(renderer, Deadline::after(pause));
         let shown = view.split('?').next().filter(|name| !name.is_empty()).unwrap_or("now");
         self::row(browser, renderer, shown, highest, changer.done());
         most = most.max(highest);
@@ -68,10 +66,10 @@ fn watched(browser: &mut Browser, renderer: u32, changer: &Changer) -> f64 {
 }
 
 /// The memory that the machine needs: without a forced collection.
-fn highest(renderer: u32, end: Instant) -> f64 {
+fn highest(renderer: u32, end: Deadline) -> f64 {
     let mut most = private(renderer);
-    while Instant::now() < end {
-        sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_secs(1)));
+    while !end.is_over() {
+        pause(end.remaining().min(Duration::from_secs(1)));
         most = most.max(private(renderer));
     }
     most
@@ -85,10 +83,11 @@ fn row(browser: &mut Browser, renderer: u32, view: &str, highest: f64, changes: 
 
 /// A view that leaks redrawn content shows it by its nodes, long before its megabytes.
 fn kept(browser: &mut Browser, view: &str) {
-    let end = Instant::now() + GONE_LIMIT;
+    // Garbage is freed within a redraw or two; leaked nodes stay.
+    let end = Deadline::after(TEST_TIMEOUT);
     let mut nodes = self::nodes(browser);
-    while nodes > NODES_MAX && Instant::now() < end {
-        sleep(Duration::from_millis(200));
+    while nodes > NODES_MAX && !end.is_over() {
+        pause(Duration::from_millis(200));
         nodes = self::nodes(browser);
     }
     println!(

@@ -3,9 +3,9 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause};
 use holdfast_tests::size::sized;
 
 use crate::changer::{self, CHANGING, Changer, TIMED};
@@ -70,15 +70,15 @@ fn at(times: &[Duration], percent: usize) -> Duration {
 }
 
 fn window(node: &Node, changer: &Changer, nth: u32) -> Window {
-    let end = Instant::now() + sized(Duration::from_secs(20), Duration::from_secs(1));
+    let end = Deadline::after(sized(Duration::from_secs(20), Duration::from_secs(1)));
     let mut stream = watch(node.port());
     let steps = steps(node.port());
     let (engine, daemon) = (cpu(node.pid(), Some("engine")), cpu(node.pid(), None));
     let (changes, mut seen, mut round) = (changer.done(), Vec::new(), nth * 10_000);
-    while Instant::now() < end {
+    while !end.is_over() {
         round += 1;
         seen.push(timed(node, &mut stream, round));
-        sleep(TIMED_PAUSE);
+        pause(TIMED_PAUSE);
     }
     let all = (changer.done() - changes + u32::try_from(seen.len()).unwrap()).max(1);
     let engine = cpu(node.pid(), Some("engine")).saturating_sub(engine) / all;
@@ -91,14 +91,14 @@ fn window(node: &Node, changer: &Changer, nth: u32) -> Window {
 
 /// The time from the change of an object until a watcher gets it.
 fn timed(node: &Node, stream: &mut impl BufRead, round: u32) -> Duration {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     changer::change(node, TIMED, round);
     let (service, mut line) = (format!("\"load/web-{CHANGING}\""), String::new());
     while !line.contains(&service) {
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
     }
-    begun.elapsed()
+    begun.read()
 }
 
 /// The number of the engine's steps, and their seconds.
@@ -119,7 +119,7 @@ fn with_pages<T>(node: &Node, work: impl FnOnce() -> T) -> T {
             scope.spawn(move || page(port, stop, GENERAL_PAUSE.mul_f64(nth as f64 / PAGES as f64)));
         }
         // Waits until each page has its stream.
-        sleep(sized(GENERAL_PAUSE, Duration::from_millis(200)));
+        pause(sized(GENERAL_PAUSE, Duration::from_millis(200)));
         let done = work();
         stop.store(true, Ordering::Relaxed);
         done
@@ -129,12 +129,12 @@ fn with_pages<T>(node: &Node, work: impl FnOnce() -> T) -> T {
 /// One page: its stream and its requests.
 fn page(port: u16, stop: &AtomicBool, first: Duration) {
     let mut stream = watch(port);
-    let (mut due, mut line) = (Instant::now() + first, String::new());
+    let (mut due, mut line) = (Deadline::after(first), String::new());
     while !stop.load(Ordering::Relaxed) {
         line.clear();
         assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ended");
-        if Instant::now() > due {
-            due += GENERAL_PAUSE;
+        if due.is_over() {
+            due = Deadline::after(GENERAL_PAUSE);
             GENERAL.iter().for_each(|path| drop(ask(port, path)));
         }
     }

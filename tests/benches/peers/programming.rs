@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
@@ -16,6 +16,8 @@ use holdfast_core::keys::Source;
 use holdfast_core::maps::{Capacity, Maps, MemoryMaps};
 use holdfast_core::time::ClockReading;
 use holdfast_datapath::KernelMaps;
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, Stopwatch};
 use holdfast_laws::whole::step_whole;
 use holdfast_laws::worlds::Shape;
 use holdfast_tests::bed::succeed;
@@ -30,9 +32,6 @@ const ROUNDS: usize = 7;
 
 /// The largest group of events that the daemon takes before it writes.
 const BATCH: usize = 1_024;
-
-/// Kernel maps are cleared after their last reader, which takes milliseconds.
-const CLEARED: Duration = Duration::from_secs(60);
 
 /// The program that `scripts/cilium.sh` unpacks, in the target folder.
 const BENCHMARK: &str = "cilium/layer/opt/cilium/usr/bin/cilium-lb-benchmark";
@@ -96,23 +95,25 @@ fn feed<M: Maps>(
     events: Vec<Event>,
     is_done: impl Fn(&Engine<M>) -> bool,
 ) -> Result<Duration, Failed> {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let mut waiting = events.into_iter().peekable();
     while waiting.peek().is_some() {
         waiting.by_ref().take(BATCH).for_each(|event| engine.apply(event));
         step(engine, begun);
     }
+    let deadline = Deadline::after(TEST_TIMEOUT);
+    // Kernel maps are cleared after their last reader, which takes milliseconds.
     while !is_done(engine) {
-        if begun.elapsed() > CLEARED {
+        if deadline.is_over() {
             return Err("the maps are not as they should be".into());
         }
         step(engine, begun);
     }
-    Ok(begun.elapsed())
+    Ok(begun.read())
 }
 
-fn step<M: Maps>(engine: &mut Engine<M>, begun: Instant) {
-    step_whole(engine, ClockReading { wall: Timestamp(1_800_000_000), mono: begun.elapsed() }, &mut drop);
+fn step<M: Maps>(engine: &mut Engine<M>, begun: Stopwatch) {
+    step_whole(engine, ClockReading { wall: Timestamp(1_800_000_000), mono: begun.read() }, &mut drop);
 }
 
 fn benchmark() -> Result<Option<PathBuf>, Failed> {

@@ -3,9 +3,9 @@
 //! Invariant: a measured proxy leaves nothing to the next one.
 
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause};
 use holdfast_tests::bed::ask::{Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, POD_CIDRS, Switches};
@@ -97,7 +97,7 @@ impl Stage {
 
     fn measure_holdfast(&self) -> Result<Measured, Failed> {
         let mut daemon = Daemon::new(self.cluster.bed(), &self.configuration()?)?;
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         daemon.launch()?;
         let pid = daemon.pid().ok_or("holdfast does not run")?;
         let measured = self.measure_process(pid, begun)?;
@@ -107,7 +107,7 @@ impl Stage {
     }
 
     fn measure_kube_proxy(&self, part: Part) -> Result<Measured, Failed> {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         self.cluster.start_part(part)?;
         let pid = self.cluster.pid(part).ok_or("kube-proxy does not run")?;
         let measured = self.measure_process(pid, begun)?;
@@ -118,17 +118,17 @@ impl Stage {
         Ok(measured)
     }
 
-    fn measure_process(&self, pid: u32, begun: Instant) -> Result<Measured, Failed> {
+    fn measure_process(&self, pid: u32, begun: Stopwatch) -> Result<Measured, Failed> {
         let mut clients = Clients::start(self.cluster.bed())?;
         wait_for(&mut clients, &sign(), "b")?;
-        let start = begun.elapsed();
+        let start = begun.read();
         let cpu = Duration::from_secs_f64(cpu(pid)?);
         wait_for(&mut clients, &changing(), "a")?;
         let changes = (0..sized(CHANGES, 2)).map(|number| self.change(&mut clients, number));
         let changes = changes.collect::<Result<_, _>>()?;
         let before = self::cpu(pid)?;
         let idle = sized(IDLE, Duration::from_millis(200));
-        thread::sleep(idle);
+        pause(idle);
         let idle = (self::cpu(pid)? - before) / idle.as_secs_f64();
         Ok(Measured { start, cpu, changes, megabytes: memory::resident(pid)?, idle })
     }
@@ -139,11 +139,11 @@ impl Stage {
             if number.is_multiple_of(2) { (&["b"], "b") } else { (&["a"], "a") };
         let api = self.cluster.api(0)?;
         let slice = changing().with(to).objects().into_iter().nth(1).ok_or("no slice")?;
-        thread::sleep(sized(PAUSE, Duration::from_millis(1)));
-        let begun = Instant::now();
+        pause(sized(PAUSE, Duration::from_millis(1)));
+        let begun = Stopwatch::start();
         api.apply_object(&slice)?;
         wait_for(clients, &changing(), name)?;
-        Ok(begun.elapsed())
+        Ok(begun.read())
     }
 
     fn configuration(&self) -> Result<String, Failed> {
@@ -162,9 +162,9 @@ impl Stage {
 fn wait_for(clients: &mut Clients, service: &Service, server: &str) -> Result<(), Failed> {
     let to = service.frontend("balancer", Family::V4).ok_or("the service has no address")?;
     let question = Question { patience: Duration::from_millis(200), ..Question::new(Transport::Tcp, to) };
-    let until = Instant::now() + SERVED;
+    let until = Deadline::after(SERVED);
     let mut last = None;
-    while Instant::now() < until {
+    while !until.is_over() {
         last = clients.client("outside")?.ask_all(std::slice::from_ref(&question))?.pop();
         if matches!(&last, Some(Outcome::Answered { by, .. }) if by == server) {
             return Ok(());

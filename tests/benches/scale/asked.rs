@@ -6,8 +6,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::figures::Figure;
 use holdfast_tests::size::sized;
@@ -100,7 +101,7 @@ impl<'a> Asker<'a> {
     }
 
     fn change(&mut self) -> Duration {
-        thread::sleep(PAUSE);
+        pause(PAUSE);
         self.bystander.change(self.stage)
     }
 
@@ -149,9 +150,9 @@ struct AnswerTimes {
 fn again(ask: impl Fn(&mut Duration) -> usize) -> AnswerTimes {
     let mut asked = AnswerTimes { bytes: 0.0, first: Duration::ZERO, whole: Vec::new() };
     for _ in 0..sized(ASKED, 1) {
-        let (begun, mut first) = (Instant::now(), Duration::ZERO);
+        let (begun, mut first) = (Stopwatch::start(), Duration::ZERO);
         asked.bytes = f64::from(u32::try_from(ask(&mut first)).unwrap());
-        asked.whole.push(begun.elapsed());
+        asked.whole.push(begun.read());
         asked.first = asked.first.max(first);
     }
     asked

@@ -2,9 +2,9 @@
 //! everything, disk writes, and bytes from the apiserver.
 
 use std::fs;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause, wait_for, wait_until};
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::figures::Figure;
@@ -87,12 +87,12 @@ impl Node<'_> {
     fn changes(&self, daemon: &Daemon<'_>) {
         let pid = daemon.pid().unwrap();
         let mut bystander = Bystander::arrive(daemon);
-        std::thread::sleep(sized(IDLE / 2, Duration::ZERO));
+        pause(sized(IDLE / 2, Duration::ZERO));
         let (spent, received) = (cpu(pid), self.received());
         let changes: u32 = sized(CHANGES, 5).try_into().unwrap();
         let times: Vec<f64> = (0..changes)
             .map(|_| {
-                std::thread::sleep(PAUSE);
+                pause(PAUSE);
                 bystander.change(self.stage).as_secs_f64() * 1e3
             })
             .collect();
@@ -115,11 +115,11 @@ impl Node<'_> {
         let Size { services, .. } = self.stage.size;
         let mut bystander = Bystander::arrive(daemon);
         forget_most(pid);
-        let (spent, received, wrote, begun) = (cpu(pid), self.received(), written(pid), Instant::now());
+        let (spent, received, wrote, begun) = (cpu(pid), self.received(), written(pid), Stopwatch::start());
         (0..services).for_each(|at| self.stage.write(at, 2));
         // One watch has all changes, so this one arrives after the others.
         bystander.change(self.stage);
-        let took = begun.elapsed().as_secs_f64();
+        let took = begun.read().as_secs_f64();
         let each = f64::from(services);
         self.tell_one("s for a change of all slices", took);
         self.tell_one("ms of a processor for each", (cpu(pid) - spent).as_secs_f64() * 1e3 / each);
@@ -128,7 +128,7 @@ impl Node<'_> {
             (self.received() - received) / 1e3 / each,
         );
         self.tell_one("MB resident at most meanwhile", megabytes(pid).1);
-        std::thread::sleep(sized(IDLE / 2, Duration::ZERO));
+        pause(sized(IDLE / 2, Duration::ZERO));
         self.tell_one("kB written to the disk for each", (written(pid) - wrote) / 1e3 / each);
     }
 
@@ -138,11 +138,7 @@ impl Node<'_> {
         let (ops, lists, spent) = (self.settled(), self.lists(), cpu(pid));
         forget_most(pid);
         self.stage.forget();
-        let begun = Instant::now();
-        while self.lists() < lists + 2.0 {
-            assert!(begun.elapsed() < TEST_TIMEOUT, "{}", daemon.logged());
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        wait_until(std::fmt::from_fn(|f| f.write_str(&daemon.logged())), || self.lists() >= lists + 2.0);
         self.tell_one("s of a processor for lists in which nothing is new", (cpu(pid) - spent).as_secs_f64());
         self.tell_one("writes to the maps for them", self.metric("holdfast_ops_total") - ops);
         self.tell_one("MB resident at most, for them", megabytes(pid).1);
@@ -151,13 +147,13 @@ impl Node<'_> {
     fn idle(&self, daemon: &Daemon<'_>) {
         let pid = daemon.pid().unwrap();
         let idle = sized(IDLE, Duration::from_millis(100));
-        std::thread::sleep(idle);
+        pause(idle);
         if sized(true, false) {
             self.written_down();
         }
         self.tell_one("MB resident, with nothing left to do", megabytes(pid).0);
         let spent = cpu(pid);
-        std::thread::sleep(idle);
+        pause(idle);
         let share = (cpu(pid) - spent).as_secs_f64() / idle.as_secs_f64();
         self.tell_one("thousandths of a processor while nothing happens", share * 1e3);
     }
@@ -165,10 +161,10 @@ impl Node<'_> {
     /// Waits until the current state is saved, or was saved before: while nothing happens, it would not be saved
     /// again.
     fn written_down(&self) {
-        let begun = Instant::now();
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
-        while self.metric("holdfast_state_written_timestamp_seconds") <= now && begun.elapsed() < WRITTEN {
-            std::thread::sleep(STILL);
+        let saved = || self.metric("holdfast_state_written_timestamp_seconds");
+        let (before, deadline) = (saved(), Deadline::after(WRITTEN));
+        while saved() <= before && !deadline.is_over() {
+            pause(STILL);
         }
     }
 
@@ -176,16 +172,12 @@ impl Node<'_> {
     /// it any more.
     fn settled(&self) -> f64 {
         let writes = || self.metric("holdfast_ops_total");
-        let (begun, mut before) = (Instant::now(), writes());
-        loop {
-            std::thread::sleep(STILL);
+        let mut before = writes();
+        wait_for("writes to the maps do not end", || {
+            pause(STILL);
             let now = writes();
-            if now == before {
-                return now;
-            }
-            assert!(begun.elapsed() < TEST_TIMEOUT, "writes to the maps do not end");
-            before = now;
-        }
+            (std::mem::replace(&mut before, now) == now).then_some(now)
+        })
     }
 
     /// Bytes on the node's loopback from and to the apiserver, with TLS and requests.

@@ -4,10 +4,10 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Stopwatch, wait_until};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::fake::{Authority, Cluster, Kind, Names, Server, many};
@@ -80,7 +80,7 @@ impl Stage {
 
     /// Sends a GET over TCP and reads the answer; `first` gets the time of the body's first byte.
     pub(super) fn get(&self, path: &str, first: &mut Duration) -> Vec<u8> {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let connect = || TcpStream::connect("127.0.0.1:9890").unwrap();
         let mut stream = self.bed.within(Location::NODE, connect).unwrap();
         stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
@@ -91,7 +91,7 @@ impl Stage {
             answer.extend_from_slice(&buffer[..count]);
             body = body.or_else(|| answer.windows(4).position(|it| it == b"\r\n\r\n"));
             if *first == Duration::ZERO && body.is_some_and(|head| answer.len() > head + 4) {
-                *first = begun.elapsed();
+                *first = begun.read();
             }
             if count == 0 {
                 let found = [&b"HTTP/1.1 200"[..], b"HTTP/1.1 404"].iter().any(|it| answer.starts_with(it));
@@ -122,13 +122,13 @@ impl Stage {
 
 /// Starts a daemon, and returns the time until it is ready.
 pub(super) fn start(daemon: &mut Daemon<'_>) -> Duration {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     daemon.launch().unwrap();
-    while !is_ready(daemon) {
-        assert!(daemon.is_running() && begun.elapsed() < TEST_TIMEOUT, "{}", daemon.logged());
-        thread::sleep(Duration::from_millis(2));
-    }
-    begun.elapsed()
+    wait_until("the daemon is ready", || {
+        assert!(daemon.is_running(), "{}", daemon.logged());
+        is_ready(daemon)
+    });
+    begun.read()
 }
 
 fn is_ready(daemon: &Daemon<'_>) -> bool {
@@ -180,10 +180,10 @@ impl Bystander {
         self.changes = self.changes % 250 + 1;
         let backend = format!("192.0.2.{}", self.changes);
         let object = bystander_slice(&backend);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         stage.apply(object);
         self.hear(&format!("{backend}:8080"));
-        begun.elapsed()
+        begun.read()
     }
 
     fn hear(&mut self, word: &str) {

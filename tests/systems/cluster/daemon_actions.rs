@@ -5,8 +5,8 @@
 //! row says. Each has its own namespace, Service and pods, so none affects another.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::Layout;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Cluster, Kind, Kubelet, Part, PeersError, until};
@@ -19,11 +19,8 @@ const PAGE: &str = include_str!("../../../docs/explain.md");
 /// Short, so that the test sees the end of a hold, and longer than any gap that controllers leave.
 const HOLD: &str = "[hold]\nlimit = \"8s\"\nprobe_interval = \"500ms\"\n";
 
-/// Controllers react within seconds; a busy machine takes longer.
-const DONE_WITHIN: Duration = Duration::from_secs(60);
-
-/// How long the state must last after the end.
-const STAYS: Duration = Duration::from_millis(700);
+/// At how many looks in a row the state is the expected one.
+const LOOKS: usize = 10;
 
 /// The node that is lost; the pods that live run on the other one.
 const OTHER: &str = "n2";
@@ -210,7 +207,7 @@ impl Stage<'_> {
             };
             Ok((pods.iter().filter(ready).count() == 2).then_some(()))
         };
-        until(DONE_WITHIN, "other pods", all).unwrap();
+        until(TEST_TIMEOUT, "other pods", all).unwrap();
         self.select("other");
     }
 
@@ -232,7 +229,7 @@ impl Stage<'_> {
             let ends = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_string();
             Ok(pods.iter().filter(own).all(ends).then_some(()))
         };
-        until(DONE_WITHIN, "eviction", evicted).unwrap();
+        until(TEST_TIMEOUT, "eviction", evicted).unwrap();
     }
 
     /// Deploys two pods, or one with a stable name, that tolerate the loss of their node for a second.
@@ -298,14 +295,13 @@ fn said(verdict: &str, reason: Option<&str>) -> String {
 /// Runs the kubelets until a Service has the expected state and the workload is done.
 #[track_caller]
 fn wait(stage: &Stage<'_>, daemon: &Daemon<'_>, end: &str) {
-    let (service, mut last, mut since) = (stage.own("web"), String::new(), Instant::now());
-    let ended = until(DONE_WITHIN, end, || {
+    let (service, mut last, mut looks) = (stage.own("web"), String::new(), 0);
+    let ended = until(TEST_TIMEOUT, end, || {
         stage.kubelet.borrow_mut().work(stage.api)?;
         let now = met(daemon, &service);
-        if now != last || !now.starts_with(end) || !is_settled(stage)? {
-            (last, since) = (now, Instant::now());
-        }
-        Ok((last.starts_with(end) && since.elapsed() > STAYS).then_some(()))
+        let is_same = now == last && now.starts_with(end) && is_settled(stage)?;
+        (last, looks) = (now, if is_same { looks + 1 } else { 0 });
+        Ok((looks == LOOKS).then_some(()))
     });
     ended.unwrap_or_else(|error| {
         panic!("{error}: {service} is {last:?}\n{}", daemon.tell(&["history", &service]).unwrap())

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause, wait_for};
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Dialer, Layout, Location, Role, Server};
+use holdfast_tests::bed::{Dialer, Layout, Location, Role, Server, Tally};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, SOON, until};
 
-use crate::stage::{self, expect, rows, stale, watched, word};
+use crate::stage::{self, check_served, expect, rows, stale, watched, word};
 
 const SERVICE: &str = "default/web";
 
@@ -57,13 +57,6 @@ fn cluster_ip(api: &Api<'_>) -> SocketAddr {
     format!("{}:80", service["spec"]["clusterIP"].as_str().unwrap()).parse().unwrap()
 }
 
-#[track_caller]
-fn check_served(clients: &mut Dialer, what: &str) {
-    let tally = clients.tally().unwrap();
-    println!("{what}: {tally}");
-    assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
-}
-
 /// Checks that the daemon is ready, healthy, and reports that its table is saved state.
 #[track_caller]
 fn check_remembered(daemon: &Daemon<'_>) {
@@ -74,7 +67,7 @@ fn check_remembered(daemon: &Daemon<'_>) {
 }
 
 /// Checks that each apiserver is retried, and that its error is reported.
-fn check_tried(daemon: &Daemon<'_>) {
+pub(crate) fn check_tried(daemon: &Daemon<'_>) {
     let refused = || {
         let rows = rows(daemon, &["apiserver"], "endpoints");
         let configured = rows.iter().filter(|row| row["tier"] == "configured");
@@ -100,12 +93,12 @@ fn reboot(daemon: &mut Daemon<'_>, clients: &mut Dialer) {
     daemon.stop().unwrap();
     daemon.cleanup().unwrap();
     clients.tally().unwrap();
-    thread::sleep(Duration::from_millis(100));
-    assert_eq!(clients.tally().unwrap().connected, 0, "nobody serves");
-    let begun = Instant::now();
+    let attempts = || Some(clients.tally().unwrap()).filter(|tally| *tally != Tally::default());
+    assert_eq!(wait_for("a client that dials", attempts).connected, 0, "nobody serves");
+    let begun = Stopwatch::start();
     daemon.launch().unwrap();
     until(SOON, "a served client", || Ok((clients.tally().unwrap().connected > 0).then_some(()))).unwrap();
-    let cold = begun.elapsed();
+    let cold = begun.read();
     println!("started with empty maps and no apiserver: a client is served after {cold:?}");
     daemon.wait_until(|daemon| Ok(daemon.is_ready())).unwrap();
 }
@@ -117,12 +110,12 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     daemon.start().unwrap();
     expect(&daemon, SERVICE, SERVING);
     let mut clients = cluster.bed().dial(Location::NODE, frontend).unwrap();
-    // The snapshot is saved within a second.
-    thread::sleep(Duration::from_secs(2));
+    // The snapshot is saved within a second, and nothing tells that it has this service.
+    pause(Duration::from_secs(2));
     check_served(&mut clients, "before");
     let before = cluster.requests_by_user(stage::USER).unwrap();
 
-    let away = Instant::now();
+    let away = Stopwatch::start();
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.kill(Part::Apiserver(1)).unwrap();
     check_tried(&daemon);
@@ -130,7 +123,7 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     assert!(daemon.is_ready());
     assert_eq!(stale(&daemon), None, "all of it was confirmed by this very daemon");
     daemon.kill().unwrap();
-    thread::sleep(Duration::from_secs(1));
+    check_served(&mut clients, "while there is no daemon");
     daemon.start().unwrap();
     check_remembered(&daemon);
     check_tried(&daemon);
@@ -139,14 +132,15 @@ fn a_node_serves_through_restarts_while_both_apiservers_are_away() {
     reboot(&mut daemon, &mut clients);
     check_remembered(&daemon);
     assert_eq!(stale(&daemon), confirmed, "remembering it twice makes it no younger");
-    thread::sleep(AWAY.saturating_sub(away.elapsed()));
+    // Nothing tells how long the backoffs are.
+    pause(AWAY.saturating_sub(away.read()));
     check_served(&mut clients, "while nothing but the snapshot was there");
 
-    println!("away for {:?}", away.elapsed());
+    println!("away for {:?}", away.read());
     cluster.start_part(Part::Apiserver(0)).unwrap();
-    let back = Instant::now();
+    let back = Stopwatch::start();
     until(SOON, "a confirmed table", || Ok(stale(&daemon).is_none().then_some(()))).unwrap();
-    let synced = back.elapsed();
+    let synced = back.read();
     println!("confirmed {synced:?} after an apiserver was ready");
     cluster.start_part(Part::Apiserver(1)).unwrap();
     check_lists(&before, &cluster.requests_by_user(stage::USER).unwrap());

@@ -1,7 +1,6 @@
 //! The real daemon at a real apiserver: its output, and the backends that clients reach.
 
-use std::time::Instant;
-
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{Api, Kind, Pod, SOON, apiserver, until};
 use serde_json::{Value, json};
@@ -94,12 +93,12 @@ fn clients_reach_the_pods_of_a_real_cluster_by_every_address() {
     let api = pods.cluster.api(0).unwrap();
     let mut daemon = Daemon::new(pods.cluster.bed(), &stage::by_certificate(&pods.cluster, 1)).unwrap();
     daemon.start().unwrap();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     expect(&daemon, SERVICE, "serving 10.1.0.1:8080 10.1.0.2:8080");
     let types: Vec<String> = frontends(&daemon, SERVICE).iter().map(|row| word_of(row)).collect();
     assert_eq!(types, ["ClusterIP", "NodePort", "LoadBalancer", "ExternalIP"]);
     check_served(&pods, &["10.1.0.1", "10.1.0.2"]);
-    println!("ready and served by four addresses {:?} after the daemon was ready", begun.elapsed());
+    println!("ready and served by four addresses {:?} after the daemon was ready", begun.read());
     until(SOON, "three watches", || Ok((watched(&daemon).first().map(|it| it.1) == Some(3)).then_some(())))
         .unwrap();
     check_way(&daemon, "client certificate");

@@ -7,8 +7,9 @@
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause};
 use holdfast_host::logging::messages::LIST_HELD;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Dialer, Layout, Location, Role};
@@ -17,7 +18,7 @@ use holdfast_tests::peers::{
 };
 use serde_json::{Value, json};
 
-use crate::stage::{self, expect, rows, watched};
+use crate::stage::{self, check_served, expect, rows, watched};
 
 /// A Service whose name begins with that of `default/kubernetes`; its backend is an apiserver too.
 const INTRANET: &str = "default/kubernetes-intranet";
@@ -46,10 +47,6 @@ const SLICE: &str = "default/kubernetes-intranet-qxgk4";
 
 /// The apiserver that stays, and the VIP's backend.
 const LIVE: usize = 1;
-
-/// A refused or closed connection fails over at once, and a silent one after three seconds, plus a busy machine's
-/// delay. Without a failover, a silent watch ends after 90 seconds.
-const FAILOVER_MAX: Duration = Duration::from_secs(30);
 
 /// The pause between two changes of the beat.
 const BEAT_PAUSE: Duration = Duration::from_millis(20);
@@ -86,19 +83,22 @@ fn is_full(seen: &WatchEvent) -> bool {
     seen.object["endpoints"][0]["addresses"][0] == ADVERTISED.to_string()
 }
 
-/// Changes the beat's slice until stopped, and returns the longest time until the daemon's table had it.
+/// Changes the beat's slice until stopped, and waits for each change in the daemon's table. Returns their number and the
+/// longest time that one took.
 fn beat(api: &Api<'_>, daemon: &Daemon<'_>, stop: &AtomicBool) -> (u32, Duration) {
     let (mut beats, mut longest) = (0, Duration::ZERO);
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let port = u16::try_from(1024 + beats).unwrap();
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         api.apply_object(&slice("beat-1", "beat", SocketAddr::new(ADVERTISED.into(), port))).unwrap();
         until(SOON, "beat", || Ok(has_port(daemon, port).then_some(()))).unwrap();
-        longest = longest.max(begun.elapsed());
+        longest = longest.max(begun.read());
         beats += 1;
-        thread::sleep(BEAT_PAUSE);
+        if stop.load(Ordering::Relaxed) {
+            return (beats, longest);
+        }
+        pause(BEAT_PAUSE);
     }
-    (beats, longest)
 }
 
 fn has_port(daemon: &Daemon<'_>, port: u16) -> bool {
@@ -117,15 +117,7 @@ fn while_it_hears(cluster: &Cluster, daemon: &Daemon<'_>, what: &str, run: impl 
         let (beats, longest) = beating.join().unwrap();
         println!("{what}: {beats} changes written meanwhile; the slowest was in the table after {longest:?}");
         ran.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        assert!(longest < FAILOVER_MAX, "{what}: the daemon did not hear for {longest:?}");
     });
-}
-
-#[track_caller]
-fn check_served(dialer: &mut Dialer, what: &str) {
-    let tally = dialer.tally().unwrap();
-    println!("{what}: {tally}");
-    assert!(tally.failed.is_empty() && tally.connected > 0, "{what}: {tally:?}");
 }
 
 struct Clients {
@@ -184,11 +176,11 @@ fn flap(cluster: &Cluster, daemon: &Daemon<'_>) {
 
 /// Kills the terminating apiserver, as kubelet does after its grace period.
 fn kill_the_ending_one(cluster: &Cluster, daemon: &Daemon<'_>) {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     cluster.kill(Part::Apiserver(0)).unwrap();
     until(SOON, "three watches at the other one", || Ok((watched(daemon) == three(LIVE)).then_some(())))
         .unwrap();
-    println!("all watches at the other one, as shown once a second: {:?} after the kill", begun.elapsed());
+    println!("all watches at the other one, as shown once a second: {:?} after the kill", begun.read());
 }
 
 /// `holdfast apiserver` when all watches use one apiserver.
@@ -200,15 +192,14 @@ fn three(index: usize) -> Vec<(String, u64)> {
 /// find.
 fn recreate(cluster: &Cluster, daemon: &Daemon<'_>, clients: &mut Clients) {
     let api = cluster.api(LIVE).unwrap();
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     api.delete(Kind::Slice, SLICE).unwrap();
     expect(daemon, INTRANET, &format!("held {}", apiserver(LIVE).unwrap()));
-    thread::sleep(Duration::from_secs(1));
     clients.check_served("while its slice is away");
     explain(daemon);
     lead_vip_to_live(&api);
     expect(daemon, INTRANET, &format!("serving {}", apiserver(LIVE).unwrap()));
-    println!("without its slice for {:?}", begun.elapsed());
+    println!("without its slice for {:?}", begun.read());
 }
 
 /// Checks each fact that the operators lacked, by one command each.
@@ -252,7 +243,6 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     until(SOON, "three watches", || Ok((watched(&daemon) == three(0)).then_some(()))).unwrap();
 
     let mut clients = Clients::start(&cluster);
-    thread::sleep(Duration::from_secs(1));
     clients.check_served("before");
     while_it_hears(&cluster, &daemon, "while an apiserver ends", || flap(&cluster, &daemon));
     clients.check_served("while default/kubernetes flapped");
@@ -261,7 +251,6 @@ fn the_incident_touches_neither_the_vip_nor_the_daemons_own_watch() {
     while_it_hears(&cluster, &daemon, "while the VIP's slice is away", || {
         recreate(&cluster, &daemon, &mut clients);
     });
-    thread::sleep(Duration::from_secs(1));
     clients.check_served("with its slice again");
 
     cluster.start_part(Part::Apiserver(0)).unwrap();

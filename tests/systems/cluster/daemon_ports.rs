@@ -3,15 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, succeed};
 use holdfast_tests::peers::{Cluster, Kind, Part, until};
 use serde_json::{Value, json};
 
 use crate::stage::{self, ADDRESS};
-
-/// kube-proxy writes once a second; a busy machine takes longer.
-const AGREE: Duration = Duration::from_secs(30);
 
 /// The timeout of one request on a busy machine.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -78,7 +76,7 @@ fn without_times(json: &mut Value) {
 #[track_caller]
 fn check_same(cluster: &Cluster, path: impl Fn(&ProxyPorts) -> String, more: &[&str], status: &str) {
     let mut last = Vec::new();
-    let agreed = until(AGREE, "agreement", || {
+    let agreed = until(TEST_TIMEOUT, "agreement", || {
         last = [OURS, THEIRS].map(|who| ask(cluster, &path(&who), more).map(comparable)).to_vec();
         let same = last[0] == last[1];
         let expected = last[0].as_ref().is_some_and(|answer| answer.status.contains(status));
@@ -149,7 +147,7 @@ fn programmed(cluster: &Cluster, who: &ProxyPorts) -> Option<[String; 2]> {
 fn check_programmed(cluster: &Cluster, changes: u32) {
     let expected = Some([changes, changes].map(|count| count.to_string()));
     let mut last = Vec::new();
-    let agreed = until(AGREE, "agreement", || {
+    let agreed = until(TEST_TIMEOUT, "agreement", || {
         last = [OURS, THEIRS].map(|who| programmed(cluster, &who)).to_vec();
         Ok(last.iter().all(|it| *it == expected).then_some(()))
     });
@@ -204,6 +202,6 @@ fn kube_proxys_ports_give_its_answers() {
 
     api.delete(Kind::Service, "default/web").unwrap();
     let gone = |who: &ProxyPorts| ask(&cluster, &format!("{}:{CHECK}/", who.checks), &[]).is_none();
-    until(AGREE, "both closed", || Ok((gone(&OURS) && gone(&THEIRS)).then_some(()))).unwrap();
+    until(TEST_TIMEOUT, "both closed", || Ok((gone(&OURS) && gone(&THEIRS)).then_some(()))).unwrap();
     daemon.stop().unwrap();
 }

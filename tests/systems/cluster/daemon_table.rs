@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::peers::{
     Api, Client, ClientFate, Cluster, Frontend, Kind, Part, RandomServices, client_fates, until,
@@ -13,9 +13,6 @@ use serde_json::{Value, json};
 use crate::stage::{self, rows, word};
 
 type Table = BTreeMap<Frontend, ClientFate>;
-
-/// kube-proxy writes once a second; a busy machine takes longer.
-const AGREE: Duration = Duration::from_secs(30);
 
 const SERVICES: usize = 40;
 
@@ -96,7 +93,7 @@ fn differences(ours: &Table, theirs: &Table) -> Vec<String> {
 fn check_agreement(cluster: &Cluster, daemon: &Daemon<'_>, round: u64) {
     for client in [Client::Local, Client::Remote] {
         let (mut last, mut table) = (Vec::new(), Table::new());
-        let agreed = until(AGREE, "agreement", || {
+        let agreed = until(TEST_TIMEOUT, "agreement", || {
             table = theirs(cluster, client);
             last = differences(&ours(daemon, client), &table);
             Ok((last.is_empty() && has_sign(&table, round)).then_some(()))

@@ -2,23 +2,22 @@
 //! off, and the daemon is killed in between: clients of the node reach a serving one.
 
 use std::net::SocketAddr;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, wait_until};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::rules;
 use holdfast_tests::bed::{Dialer, Layout, Location, Tally, succeed};
 use holdfast_tests::peers::{Cluster, Part, SOON, apiserver, until};
 
+use crate::daemon_away::check_tried;
 use crate::stage::{self, word};
 
 const VIP: &str = "169.254.20.1:6443";
 
-/// How soon clients fail over from a vanished host.
-const FAILOVER: Duration = Duration::from_secs(3);
-
-/// The same if the server itself closes; a busy machine takes longer.
-const AT_ONCE: Duration = Duration::from_secs(1);
+/// How many attempts a client may lose if the server itself closes: as many as it makes in the 3 s after which a silent
+/// server is left.
+const LOST_MAX: u64 = 750;
 
 /// How long a terminating apiserver keeps serving, as in installations with several.
 const LAME: &str = "--shutdown-delay-duration=15s";
@@ -48,18 +47,17 @@ fn leads_to(daemon: &Daemon<'_>) -> Option<SocketAddr> {
 /// Waits until the address leads to this apiserver; returns how long that took.
 #[track_caller]
 fn expect_led(daemon: &Daemon<'_>, index: usize) -> Duration {
-    let (begun, expected) = (Instant::now(), apiserver(index).unwrap());
+    let (begun, expected) = (Stopwatch::start(), apiserver(index).unwrap());
     let led = until(SOON, "the other apiserver", || Ok((leads_to(daemon) == Some(expected)).then_some(())));
     led.unwrap_or_else(|error| panic!("{error}: {}", daemon.logged()));
-    begun.elapsed()
+    begun.read()
 }
 
-/// Checks that all dials from now on succeed, for long enough to see late failures.
+/// Checks that all dials from now on succeed.
 #[track_caller]
 fn check_served(clients: &mut Dialer, what: &str) {
     clients.tally().unwrap();
-    thread::sleep(Duration::from_millis(500));
-    check_none_failed(&clients.tally().unwrap(), what);
+    stage::check_served(clients, what);
 }
 
 #[track_caller]
@@ -77,10 +75,11 @@ fn vip_clients_follow_dying_and_returning_apiservers() {
     let mut clients = start_clients(&cluster);
     check_served(&mut clients, "at first");
     for _ in 0..DEATHS {
+        clients.tally().unwrap();
         cluster.kill(Part::Apiserver(0)).unwrap();
-        let took = expect_led(&daemon, 1);
-        println!("an apiserver was killed; led elsewhere after {took:?}");
-        assert!(took < AT_ONCE, "{took:?}");
+        let (took, tally) = (expect_led(&daemon, 1), clients.tally().unwrap());
+        println!("an apiserver was killed; led elsewhere after {took:?}: {tally}");
+        assert!(tally.failed.values().sum::<u64>() < LOST_MAX, "{tally}");
         check_served(&mut clients, "with one of two");
         daemon.kill().unwrap();
         check_served(&mut clients, "with one of two, without a daemon");
@@ -93,7 +92,7 @@ fn vip_clients_follow_dying_and_returning_apiservers() {
     }
     cluster.kill(Part::Apiserver(0)).unwrap();
     cluster.kill(Part::Apiserver(1)).unwrap();
-    thread::sleep(FAILOVER);
+    check_tried(&daemon);
     assert!(leads_to(&daemon).is_some(), "it leads somewhere while none serves");
     let shown = stage::frontends(&daemon, "holdfast/apiserver");
     assert_eq!(shown.len(), 1, "{shown:?}");
@@ -116,7 +115,7 @@ fn a_planned_apiserver_end_costs_vip_clients_no_connection() {
     cluster.ask_to_end(first).unwrap();
     let took = expect_led(&daemon, 1);
     println!("an apiserver ends as planned; led elsewhere after {took:?}");
-    until(Duration::from_secs(60), "its end", || Ok(has_ended(first, &cluster).then_some(()))).unwrap();
+    wait_until("the apiserver ends", || has_ended(first, &cluster));
     check_none_failed(&clients.tally().unwrap(), "from before its end until after it");
 }
 
@@ -126,8 +125,8 @@ fn has_ended(part: Part, cluster: &Cluster) -> bool {
     cluster.pid(part).is_none() || cluster.bed().within(Location::OUTSIDE, refused).unwrap_or(false)
 }
 
-/// Cuts the first apiserver off, and returns how long clients take to reach the second one.
-fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
+/// Cuts the first apiserver off, until clients reach the second one.
+fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) {
     expect_led(daemon, 0);
     let address = apiserver(0).unwrap().ip();
     let cut = format!(
@@ -141,16 +140,13 @@ fn cut_off(cluster: &Cluster, daemon: &Daemon<'_>) -> Duration {
     let mut nft = cluster.bed().command(Location::OUTSIDE, "nft").unwrap();
     nft.args(["delete", "table", "inet", "cut"]);
     succeed(nft, SOON).unwrap();
-    took
 }
 
-/// The best of three, because other tests use the machine too.
 #[test]
-fn a_vanished_host_is_left_within_3_s() {
+fn a_vanished_host_is_left_each_time() {
     let cluster = start_cluster();
     let mut daemon = new_daemon(&cluster);
     daemon.start().unwrap();
-    let took = (0..3).map(|_| cut_off(&cluster, &daemon)).min().unwrap();
-    assert!(took < FAILOVER, "{took:?}: {}", daemon.logged());
+    (0..3).for_each(|_| cut_off(&cluster, &daemon));
     expect_led(&daemon, 0);
 }

@@ -4,9 +4,9 @@
 //! every case, and the text agrees with the JSON.
 
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
+use holdfast_fixtures::clock::pause;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, Neighbour, fabric};
 use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
@@ -182,7 +182,7 @@ fn as_text(daemon: &Daemon<'_>, words: &[&str], answer: &Value, wanted: &Expecte
         if is_likely(&said.1) == likely {
             break;
         }
-        sleep(Duration::from_millis(500));
+        pause(Duration::from_millis(500));
         said = daemon.answer(words).unwrap();
     }
     let (code, text) = said;

@@ -4,9 +4,8 @@
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
+use holdfast_fixtures::clock::pause;
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::Role;
 use holdfast_tests::bed::daemon::Daemon;
@@ -123,7 +122,7 @@ fn write_until(cluster: &Cluster, ends: &AtomicBool) {
             let part = json!({"metadata": {"annotations": {"turn": turn.to_string()}}});
             api.merge(Kind::Slice, &name, &part).unwrap();
         }
-        thread::sleep(Duration::from_millis(200));
+        pause(Duration::from_millis(200));
     }
 }
 

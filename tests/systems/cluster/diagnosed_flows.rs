@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use holdfast_fixtures::clock::pause;
 use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location, Neighbour, Role};
@@ -72,7 +73,7 @@ fn flows_without_a_backend_are_reported_by_their_fate() {
     let mut client = bed.asker(OUTSIDE).unwrap();
     let held = client.hold(DIALLED.parse().unwrap(), None, HELD).unwrap();
     assert_eq!(held, HeldConnections { alive: HELD, ..HeldConnections::default() });
-    std::thread::sleep(STREAM);
+    pause(STREAM);
     assert_eq!(answered(bed).as_deref(), Some(&*by), "it stays with one");
     expect_unprobed(
         &daemon,

@@ -1,7 +1,8 @@
 //! The apiserver is right and this node's state is old; and an object that is truncated.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Bed, Location, Neighbour, succeed};
 use holdfast_tests::peers::{APISERVER_PORT, Api, Cluster, Kind, Part, Pod, SOON, apiserver, until};
@@ -83,7 +84,7 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
     let api = cluster.api(0).unwrap();
     let daemon = known(&cluster);
     swallow(cluster.bed());
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     lose(&api);
     let text = expect_unprobed(
         &daemon,
@@ -102,7 +103,7 @@ fn a_stalled_watch_differs_from_stale_endpoints() {
         Ok((stage::frontends(&daemon, "default/web") == ["ClusterIP serving 10.1.0.2:8080"]).then_some(()))
     };
     until(NOTICED, "the news", mended).unwrap();
-    println!("the news came after {:?}", begun.elapsed());
+    println!("the news came after {:?}", begun.read());
     expect_unprobed(
         &daemon,
         &ExpectedDiagnosis {

@@ -1,5 +1,6 @@
 //! Endpoints are listed, but some clients get no traffic: ports, backends, nodes, other proxies, the daemon itself.
 
+use holdfast_fixtures::clock::pause;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Location, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, Part, Pod, SOON, until};
@@ -176,7 +177,7 @@ fn other_objects_of_a_service_are_reported_by_name() {
     forget_hurry_of_the_mirror(&api);
     service(&api, "first", &with(&json!({"externalIPs": ["203.0.113.7"]})));
     // Creation times have whole seconds, and the older service wins.
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
+    pause(std::time::Duration::from_millis(1_100));
     service(&api, "second", &with(&json!({"externalIPs": ["203.0.113.7"]})));
     let port = |number: u16| {
         with(&json!({"type": "NodePort", "ports": [{"port": 80, "targetPort": 8080, "nodePort": number}]}))

@@ -1,7 +1,7 @@
 //! The real kube-proxy's treatment of packets: the table of expectations, row by row.
 
-use std::time::{Duration, Instant};
-
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Stopwatch, wait_until};
 use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, POD_CIDRS, Switches};
@@ -11,9 +11,6 @@ use holdfast_tests::peers::{Api, Cluster, Kind, Part};
 use serde_json::{Value, json};
 
 use crate::stage::{self, NODE};
-
-/// kube-proxy writes once a second; a busy machine takes longer.
-const SERVED: Duration = Duration::from_secs(60);
 
 /// Writes an object with the status that kubelet or the cloud controller would write.
 fn write(api: &Api<'_>, object: &Value) {
@@ -44,7 +41,7 @@ fn served(cluster: &Cluster) -> (Clients, Vec<Server>) {
     let servers = packets::serve(cluster.bed()).unwrap();
     let mut clients = Clients::start(cluster.bed()).unwrap();
     cluster.start_part(Part::Proxy).unwrap();
-    assert!(clients.wait_for(&sign(), SERVED).unwrap(), "kube-proxy does not serve");
+    assert!(clients.wait_for(&sign(), TEST_TIMEOUT).unwrap(), "kube-proxy does not serve");
     (clients, servers)
 }
 
@@ -52,9 +49,9 @@ fn served(cluster: &Cluster) -> (Clients, Vec<Server>) {
 fn check_table(switches: Switches) {
     let cluster = cluster(switches);
     let (mut clients, _servers) = served(&cluster);
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let lines = clients.differences(&rows(), Proxy::KubeProxy).unwrap();
-    println!("{} rows of two families and protocols in {:?}", rows().len(), begun.elapsed());
+    println!("{} rows of two families and protocols in {:?}", rows().len(), begun.read());
     assert!(lines.is_empty(), "{} answers are not as expected:\n{}", lines.len(), lines.join("\n"));
 }
 
@@ -76,9 +73,9 @@ fn packets_kube_proxy_passes_every_case() {
         if case.switches.narrow {
             fabric::narrow_path(cluster.bed()).unwrap();
         }
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let lines = (case.run)(cluster.bed(), &mut clients).unwrap();
-        println!("{} in {:?}", case.name, begun.elapsed());
+        println!("{} in {:?}", case.name, begun.read());
         lines.into_iter().map(|line| format!("{}: {line}", case.name))
     });
     let failed: Vec<String> = failed.collect();
@@ -107,7 +104,7 @@ fn remove_rules(bed: &Bed) {
     for family in ["ip", "ip6"] {
         let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
         nft.args(["delete", "table", family, "kube-proxy"]);
-        succeed(nft, SERVED).unwrap();
+        succeed(nft, TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -121,7 +118,7 @@ fn packets_a_node_moves_from_kube_proxy_to_holdfast_under_live_connections() {
     hold(&mut clients, "outside", 200);
     let mut daemon = Daemon::new(cluster.bed(), &stage::by_certificate(&cluster, 1)).unwrap();
     daemon.start().unwrap();
-    assert!(clients.wait_for(&sign(), SERVED).unwrap());
+    assert!(clients.wait_for(&sign(), TEST_TIMEOUT).unwrap());
     check_alive(&mut clients, "outside", 200, "both serve");
     hold(&mut clients, "outside-3", 200);
     cluster.stop(Part::Proxy).unwrap();
@@ -139,16 +136,7 @@ fn packets_a_node_moves_from_kube_proxy_to_holdfast_under_live_connections() {
 fn has_rule(bed: &Bed, node_port: u16) -> bool {
     let mut nft = bed.command(Location::OUTSIDE, "nft").unwrap();
     nft.args(["list", "table", "ip", "kube-proxy"]);
-    succeed(nft, SERVED).is_ok_and(|rules| rules.contains(&format!(". {node_port} :")))
-}
-
-#[track_caller]
-fn wait_until(why_not: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + SERVED;
-    while !holds() {
-        assert!(Instant::now() < until, "{why_not}");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    succeed(nft, TEST_TIMEOUT).is_ok_and(|rules| rules.contains(&format!(". {node_port} :")))
 }
 
 /// Former connections end by themselves, and kube-proxy serves new ones.
@@ -225,7 +213,7 @@ fn packets_holdfast_sends_no_udp_to_a_removed_endpoint() {
     let config = stage::by_certificate(&cluster, 1) + "[hold]\non_empty = \"refuse\"\n";
     let mut daemon = Daemon::new(cluster.bed(), &config).unwrap();
     daemon.start().unwrap();
-    assert!(clients.wait_for(&sign(), SERVED).unwrap(), "holdfast does not serve");
+    assert!(clients.wait_for(&sign(), TEST_TIMEOUT).unwrap(), "holdfast does not serve");
     // No host has the addresses of a deleted service.
     check_udp(&cluster, &mut clients, ["refused"; 4], ["lost", "lost", "lost", "refused"]);
 }

@@ -2,8 +2,9 @@
 //! kube-proxy.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::Stopwatch;
 use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::Location;
 use holdfast_tests::bed::daemon::Daemon;
@@ -15,9 +16,6 @@ use holdfast_tests::peers::{Api, Cluster, Kind, Part, PeersError, until};
 use serde_json::{Value, json};
 
 use crate::stage::NODE;
-
-/// kube-proxy writes once a second; a busy machine takes longer.
-const SERVED: Duration = Duration::from_secs(60);
 
 const SERVICES: usize = 60;
 
@@ -142,7 +140,7 @@ impl<'a> Nodes<'a> {
         let (_, signs) = sign(round);
         for side in [&mut self.theirs, &mut self.ours] {
             let known = || Ok(side.leads_to(&signs, sign_backend(round)).unwrap().then_some(()));
-            let known = until(SERVED, "sign", known);
+            let known = until(TEST_TIMEOUT, "sign", known);
             known.unwrap_or_else(|error| panic!("{error}; holdfast says:\n{}", self.daemon.logged()));
         }
         targets(&services, &slices)
@@ -153,12 +151,12 @@ impl<'a> Nodes<'a> {
     fn check(&mut self, seed: u64, round: u16) -> ComparisonSummary {
         self.replace(seed, round);
         let targets = self.hand_over(round);
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let compared = compare(&mut self.theirs, &mut self.ours, &targets).unwrap();
         let ComparisonSummary { count, led, again, known, differences } = &compared;
         println!(
             "SEED={seed}: {count} comparisons, {led} reach somebody, {again} were asked again, by decision {known:?}, in {:?}",
-            begun.elapsed()
+            begun.read()
         );
         assert!(*led > count / 4, "a cluster that says little");
         let shown = || format!("{}\n{}", show(differences), objects_of(&self.daemon, differences));

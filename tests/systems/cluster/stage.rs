@@ -5,11 +5,12 @@
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, wait_until};
 use holdfast_tests::bed::clients::Client;
 use holdfast_tests::bed::daemon::Daemon;
-use holdfast_tests::bed::{Layout, Location, Neighbour, Role, Server};
+use holdfast_tests::bed::{Dialer, Layout, Location, Neighbour, Role, Server};
 use holdfast_tests::peers::{Api, Cluster, Kind, PeersError, SOON, apiserver, until};
 use serde_json::{Value, json};
 
@@ -157,13 +158,29 @@ pub(crate) fn word(row: &Value, field: &str) -> String {
 /// Waits until the [`frontends`] of a service all end as expected; returns how long that took.
 #[track_caller]
 pub(crate) fn expect(daemon: &Daemon<'_>, service: &str, expected: &str) -> Duration {
-    let (begun, mut last) = (Instant::now(), Vec::new());
+    let (begun, mut last) = (Stopwatch::start(), Vec::new());
     let shown = until(SOON, expected, || {
         last = frontends(daemon, service);
         Ok((!last.is_empty() && last.iter().all(|row| row.ends_with(expected))).then_some(()))
     });
     shown.unwrap_or_else(|error: PeersError| panic!("{error}: {service} has {last:?}; {}", daemon.logged()));
-    begun.elapsed()
+    begun.read()
+}
+
+/// How many attempts of a client show that it is served: enough to see late failures.
+const DIALS: u64 = 100;
+
+/// Checks that no attempt of a client has failed since its last tally, nor any of the next ones.
+#[track_caller]
+pub(crate) fn check_served(client: &mut Dialer, what: &str) {
+    let mut connected = 0;
+    wait_until("a client that dials", || {
+        let tally = client.tally().unwrap();
+        assert!(tally.failed.is_empty(), "{what}: {tally}");
+        connected += tally.connected;
+        connected >= DIALS
+    });
+    println!("{what}: {connected} connected");
 }
 
 /// The endpoints with connections, and how many each has.

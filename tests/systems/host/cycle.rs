@@ -1,7 +1,7 @@
 //! The package's whole life on one host, with named steps: in namespaces on this machine's kernel, and in a guest with
 //! a distribution's own kernel, cgroups and BPF file system.
 
-use std::time::Instant;
+use holdfast_fixtures::clock::Stopwatch;
 
 use super::confinement::Confinement;
 use super::journal::lines;
@@ -11,9 +11,9 @@ use super::{CONFIG, First, Next, VIP, address, boot, config, files, install, pro
 
 /// Runs a step, and prints its time. A failed step is the one after the last printed one.
 fn step<T>(name: &str, take: impl FnOnce() -> T) -> T {
-    let began = Instant::now();
+    let began = Stopwatch::start();
     let out = take();
-    println!("cycle: {name}: passed, {:.1} s", began.elapsed().as_secs_f64());
+    println!("cycle: {name}: passed, {:.1} s", began.read().as_secs_f64());
     out
 }
 

@@ -2,9 +2,9 @@
 //! itself, but as a ratio to another measurement of the same run.
 
 use std::fmt::Write;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Stopwatch, pause};
 use holdfast_tests::host::Host;
 use nix::time::{ClockId, clock_gettime};
 
@@ -63,7 +63,7 @@ fn number(host: &Host, name: &str) -> u64 {
 #[test]
 fn memory_with_a_hundred_services() {
     let host = start_with(100);
-    sleep(Duration::from_secs(3));
+    pause(Duration::from_secs(3));
     let pid = property(&host, "MainPID");
     let mappings = host.run(&["cat", &format!("/proc/{pid}/smaps")]).unwrap().expect_success();
     let (mut own, mut maps, mut is_map) = (0, 0, false);
@@ -88,7 +88,7 @@ fn spent() -> Duration {
 fn reader() -> Duration {
     let before = spent();
     for _ in 0..IDLE_WATCHED.as_secs() {
-        sleep(Duration::from_secs(1));
+        pause(Duration::from_secs(1));
         for _ in 0..READS {
             std::fs::read("/proc/thread-self/status").unwrap();
         }
@@ -99,7 +99,7 @@ fn reader() -> Duration {
 #[test]
 fn cpu_time_of_an_idle_daemon() {
     let host = start_with(100);
-    sleep(Duration::from_secs(5));
+    pause(Duration::from_secs(5));
     let before = number(&host, "CPUUsageNSec");
     let reader = reader();
     let daemon = Duration::from_nanos(number(&host, "CPUUsageNSec") - before);
@@ -120,7 +120,7 @@ fn start_again(host: &Host) -> Duration {
 /// The fastest and the median start.
 fn starts(services: usize) -> [Duration; 2] {
     let host = start_with(services);
-    sleep(Duration::from_secs(2));
+    pause(Duration::from_secs(2));
     let mut clock: Vec<_> = (0..STARTS).map(|_| start_again(&host)).collect();
     clock.sort();
     [clock[0], clock[STARTS / 2]]
@@ -144,9 +144,9 @@ fn reloads(host: &Host) -> Duration {
         host.write(CONFIG, &config(["127.0.0.1:8082", "127.0.0.1:8081"][round % 2])).unwrap();
         let words =
             ["curl", "--silent", "--fail", "--request", "POST", "--unix-socket", "/run/holdfast/admin.sock"];
-        let began = Instant::now();
+        let began = Stopwatch::start();
         host.run(&[&words[..], &["http://x/reload"]].concat()).unwrap().expect_success();
-        took.push(began.elapsed());
+        took.push(began.read());
     }
     took.sort();
     took[ROUNDS / 2]

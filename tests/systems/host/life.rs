@@ -1,8 +1,8 @@
 //! From installation to purge, under constant traffic.
 
-use std::thread::sleep;
 use std::time::Duration;
 
+use holdfast_fixtures::clock::{pause, wait_until};
 use holdfast_host::logging::messages::OTHER_PROXY;
 use holdfast_tests::bed::Dialer;
 use holdfast_tests::host::Host;
@@ -27,13 +27,24 @@ const OF_THE_SYSTEM: [&str; 12] = [
     "/etc/selinux",
 ];
 
+/// Checks that no connect has failed since the client's last tally, nor any of more than fifty in all.
+#[track_caller]
+pub(crate) fn check_dials(dialer: &mut Dialer, what: &str) {
+    let mut connected = 0;
+    wait_until("a client that dials", || {
+        let tally = dialer.tally().unwrap();
+        assert!(tally.failed.is_empty(), "{what}: {tally:?}");
+        connected += tally.connected;
+        connected > 50
+    });
+}
+
 /// Installs the package while a client dials, and checks that no connect fails.
 pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: Version) {
     let before = property(host, "MainPID");
     dialer.tally().unwrap();
     install(host, version);
-    let tally = dialer.tally().unwrap();
-    assert!(tally.failed.is_empty() && tally.connected > 50, "{version:?}: {tally:?}");
+    check_dials(dialer, &format!("{version:?}"));
     assert_ne!(property(host, "MainPID"), before, "the new one runs");
     assert_eq!(property(host, "ActiveState"), "active");
 }
@@ -41,7 +52,7 @@ pub(crate) fn replace_under_traffic(host: &Host, dialer: &mut Dialer, version: V
 /// Checks that the unit found nothing to serve, and that systemd does not try again after the unit's RestartSec.
 #[track_caller]
 fn stays_inactive(host: &Host) {
-    sleep(Duration::from_millis(1500));
+    pause(Duration::from_millis(1500));
     assert_eq!(property(host, "ActiveState"), "inactive");
     assert_eq!(property(host, "Result"), "exec-condition");
     assert_eq!(property(host, "NRestarts"), "0");
@@ -97,8 +108,7 @@ fn end_under_traffic(host: &mut Host, dialer: &mut Dialer, signal: &str) {
             && ![before.as_str(), "0"].contains(&property(host, "MainPID").as_str())
     })
     .unwrap();
-    let tally = dialer.tally().unwrap();
-    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
+    check_dials(dialer, signal);
     assert_eq!(property(host, "NRestarts"), "1");
 }
 
@@ -148,10 +158,7 @@ pub(crate) fn remove_under_traffic(host: &Host, dialer: &mut Dialer, backend: &s
     dialer.tally().unwrap();
     host.run(&["dpkg", "--remove", "holdfast"]).unwrap().expect_success();
     assert_eq!(who_answers(host), backend, "what is in the kernel serves on");
-    // A removal is faster than the required connects.
-    sleep(Duration::from_secs(1));
-    let tally = dialer.tally().unwrap();
-    assert!(tally.failed.is_empty() && tally.connected > 50, "{tally:?}");
+    check_dials(dialer, "the removal");
     assert!(host.path(CONFIG).exists(), "the configuration stays");
 }
 

@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{pause, wait_until};
 use holdfast_tests::bed::ask::Transport;
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -39,9 +40,6 @@ const KUBE_DNS: &str = "10.96.0.10:53";
 
 /// The address of upstream's NodeLocal DNSCache.
 const NODE_LOCAL: &str = "169.254.20.10";
-
-/// A machine under load takes longer than milliseconds.
-const SOON: Duration = Duration::from_secs(30);
 
 /// How long each state lasts under load.
 const STATE: Duration = Duration::from_secs(2);
@@ -97,18 +95,12 @@ impl Drop for CoreDns {
 fn wait_for_answers(bed: &Bed, place: Location<'_>, server: &str, answer: Ipv4Addr) {
     for transport in [Transport::Udp, Transport::Tcp] {
         let mut queries = bed.queries(place, transport, server.parse().unwrap(), 50).unwrap();
-        let until = Instant::now() + SOON;
-        loop {
-            thread::sleep(Duration::from_millis(100));
+        wait_until(format_args!("{server} by {transport:?} answers {answer}"), || {
+            // Enough for several queries.
+            pause(Duration::from_millis(100));
             let answers = queries.tally().unwrap();
-            if answers.lost.is_empty() && answers.by.keys().eq([&answer]) {
-                break;
-            }
-            assert!(
-                Instant::now() < until,
-                "{server} by {transport:?} does not answer {answer}: {answers:?}"
-            );
-        }
+            answers.lost.is_empty() && answers.by.keys().eq([&answer])
+        });
     }
 }
 
@@ -201,11 +193,9 @@ impl<'a> Stage<'a> {
     fn publish(&self, endpoints: &[Endpoint], used: &[&str]) -> Duration {
         let begun = now();
         self.daemon.write_manifest("dns.yaml", &kube_dns(endpoints)).unwrap();
-        let until = Instant::now() + SOON;
-        while !self.is_used(used) {
-            assert!(Instant::now() < until, "{}", self.daemon.tell(&["frontends", "-o", "wide"]).unwrap());
-            thread::sleep(Duration::from_millis(10));
-        }
+        let shown =
+            std::fmt::from_fn(|f| f.write_str(&self.daemon.tell(&["frontends", "-o", "wide"]).unwrap()));
+        wait_until(shown, || self.is_used(used));
         println!("  the daemon uses {used:?} after {:?}", now() - begun);
         now()
     }
@@ -264,9 +254,9 @@ impl<'a> Stage<'a> {
     /// The answers from now on until the state has lasted a while, those after that, and the machine's stalls.
     #[track_caller]
     fn watch(&mut self, by: &[Ipv4Addr]) -> (Vec<Answers>, Vec<Answers>, Stalls) {
-        thread::sleep(STATE + PATIENCE);
+        pause(STATE + PATIENCE);
         let former = self.tally();
-        thread::sleep(STATE);
+        pause(STATE);
         let last = self.tally();
         (former, last, self.control.as_mut().unwrap().stalls(by))
     }
@@ -293,7 +283,7 @@ impl<'a> Stage<'a> {
         for line in words {
             let mut ip = self.bed.command(Location::far("pod-b"), "ip").unwrap();
             ip.args(line.split(' '));
-            succeed(ip, SOON).unwrap();
+            succeed(ip, TEST_TIMEOUT).unwrap();
         }
     }
 }
@@ -317,7 +307,7 @@ fn check_preferred_instance(datapath: &str, more: &str) {
     stage.check("at rest", Duration::ZERO, &[LOCAL]);
 
     stage.link(&["link set eth0 down"]);
-    thread::sleep(UNNOTICED);
+    pause(UNNOTICED);
     let known = stage.publish(&[local(Phase::Unready), AWAY_READY], &there);
     stage.check("cut off", known, &[AWAY]);
     stage.link(&["link set eth0 up", "route add 10.244.1.1 dev eth0", "route add default via 10.244.1.1"]);
@@ -327,7 +317,7 @@ fn check_preferred_instance(datapath: &str, more: &str) {
 
     first.signal(Signal::SIGKILL);
     first.wait();
-    thread::sleep(UNNOTICED);
+    pause(UNNOTICED);
     let known = stage.publish(&[local(Phase::Unready), AWAY_READY], &there);
     stage.check("killed", known, &[AWAY]);
     let second = stage.server("pod-b", "10.244.1.11", LOCAL);
@@ -393,7 +383,7 @@ fn check_answers(bed: &Bed, expected: &BTreeMap<&str, Ipv4Addr>) {
 fn give_node(bed: &Bed, address: &str) {
     let mut ip = bed.command(Location::OUTSIDE, "ip").unwrap();
     ip.args(["address", "add", &format!("{address}/32"), "dev", "lo"]);
-    succeed(ip, SOON).unwrap();
+    succeed(ip, TEST_TIMEOUT).unwrap();
 }
 
 /// Upstream's NodeLocal DNSCache has both addresses on a device of the node.

@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::try_wait_for;
 use holdfast_tests::bed::ask::{Asker, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
@@ -163,16 +163,12 @@ impl<'a> Stage<'a> {
     /// Asks until the pod's devices are served, and fails with what was answered instead.
     #[track_caller]
     fn check(asker: &mut Asker, daemon: &Daemon<'_>, transport: Transport, to: &str, expected: &str) {
-        let until = Instant::now() + SERVED;
-        loop {
-            let outcome = asker.ask(Question::new(transport, to.parse().unwrap())).unwrap();
-            if matches!(&outcome, Outcome::Answered { by, .. } if by == expected) {
-                return;
-            }
-            let late = Instant::now() > until;
-            assert!(!late, "{to} is answered by {outcome:?} in place of {expected}\n{}", daemon.logged());
-            thread::sleep(Duration::from_millis(50));
-        }
+        let mut last = None;
+        let answered = try_wait_for(|| {
+            let outcome = last.insert(asker.ask(Question::new(transport, to.parse().unwrap())).unwrap());
+            matches!(outcome, Outcome::Answered { by, .. } if by == expected).then_some(())
+        });
+        assert!(answered.is_some(), "{to} is answered by {last:?}, not {expected}\n{}", daemon.logged());
     }
 }
 

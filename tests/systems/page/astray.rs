@@ -1,6 +1,6 @@
 //! Faults around the page: malformed URLs, differing clocks, a silent stream, a daemon without its history.
 
-use std::time::Duration;
+use holdfast_fixtures::clock::pause;
 
 use crate::browser::{BOTH, Browser};
 use crate::live::service;
@@ -81,7 +81,7 @@ fn a_daemon_without_its_history_is_asked_for_everything() {
     browser.until_text("#alive", "live");
     for last in 1..20 {
         node.write("web.yaml", &service(&["10.1.0.1", &format!("10.1.1.{last}")]));
-        std::thread::sleep(Duration::from_millis(50));
+        pause(Duration::from_millis(50));
     }
     browser.until_text(".window tbody td:nth-of-type(4)", "2");
     node.stop();

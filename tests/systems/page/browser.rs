@@ -7,10 +7,12 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, pause};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -20,9 +22,6 @@ use crate::socket::Session;
 
 /// How many polls in a row must see the same place; a page draws once a second.
 const STILL: u32 = 12;
-
-/// The timeout of a wait for something visible.
-const SOON: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -117,10 +116,10 @@ impl Browser {
 
     #[track_caller]
     pub(crate) fn until(&mut self, expression: &str) {
-        let end = Instant::now() + SOON;
+        let end = Deadline::after(TEST_TIMEOUT);
         while self.value(expression) != true {
-            assert!(Instant::now() < end, "never {expression}; there is: {}", self.text("body"));
-            std::thread::sleep(Duration::from_millis(50));
+            assert!(!end.is_over(), "never {expression}; there is: {}", self.text("body"));
+            pause(Duration::from_millis(50));
         }
     }
 
@@ -169,11 +168,11 @@ impl Browser {
 
     /// The element's position once it stays still, because an aiming user waits until nothing moves it.
     fn place(&mut self, selector: &str) -> Value {
-        let end = Instant::now() + SOON;
+        let end = Deadline::after(TEST_TIMEOUT);
         let mut there = self.stands(selector);
         let mut still = 0;
-        while still < STILL && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(100));
+        while still < STILL && !end.is_over() {
+            pause(Duration::from_millis(100));
             let now = self.stands(selector);
             still = if now == there { still + 1 } else { 0 };
             there = now;

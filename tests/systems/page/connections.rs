@@ -3,10 +3,10 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{Deadline, pause, wait_until};
 
 use crate::browser::{BOTH, Browser};
 use crate::node::Node;
@@ -30,11 +30,11 @@ const WINDOW: Duration = Duration::from_secs(6);
 
 /// The most open connections within a window.
 fn most_within_window(port: u16) -> usize {
-    let end = Instant::now() + WINDOW;
+    let end = Deadline::after(WINDOW);
     let mut most = 0;
-    while Instant::now() < end {
+    while !end.is_over() {
         most = most.max(open(port));
-        sleep(Duration::from_millis(10));
+        pause(Duration::from_millis(10));
     }
     most
 }
@@ -58,10 +58,10 @@ fn most_of(view: &str) -> usize {
     let mut browser = Browser::start(BOTH[0]);
     browser.open(&node.url(view));
     browser.until_text("#alive", "live");
-    sleep(WINDOW);
-    let end = Instant::now() + TEST_TIMEOUT;
+    pause(WINDOW);
+    let end = Deadline::after(TEST_TIMEOUT);
     let mut most = most_within_window(node.port());
-    while most > MOST && Instant::now() < end {
+    while most > MOST && !end.is_over() {
         most = most_within_window(node.port());
     }
     let asked = browser.value(ASKED_AT_ONCE);
@@ -109,11 +109,7 @@ fn see(browser: &mut Browser, is_seen: bool) {
 /// Hides the page until it has no connection.
 fn look_away(browser: &mut Browser, node: &Node) {
     see(browser, false);
-    let end = Instant::now() + Duration::from_secs(50);
-    while open(node.port()) > 0 {
-        assert!(Instant::now() < end, "{} connections", open(node.port()));
-        sleep(Duration::from_millis(100));
-    }
+    wait_until("a page without connections", || open(node.port()) == 0);
 }
 
 #[test]
@@ -122,7 +118,8 @@ fn a_hidden_page_closes_its_stream_and_catches_up_when_visible() {
     let mut browser = watched(&node);
     look_away(&mut browser, &node);
     node.write("web.yaml", &crate::live::service(&["10.1.0.1", "10.1.0.2"]));
-    sleep(Duration::from_secs(1));
+    // Only time shows that a hidden page stays silent.
+    pause(Duration::from_secs(1));
     assert_eq!(open(node.port()), 0);
     see(&mut browser, true);
     browser.until_text("#alive", "live");
@@ -143,14 +140,12 @@ fn a_page_reports_that_all_connections_are_taken() {
         let mut fill = || {
             taken.retain(is_open);
             taken.extend((taken.len()..ALL).map(|_| watcher(node.port())));
-            sleep(Duration::from_millis(50));
+            pause(Duration::from_millis(50));
         };
-        fill();
-        let until = Instant::now() + TEST_TIMEOUT;
-        while has_place(node.port()) {
-            assert!(Instant::now() < until, "there is always room for one more");
+        wait_until("no room for one more", || {
             fill();
-        }
+            !has_place(node.port())
+        });
         let page = scope.spawn(|| {
             see(&mut browser, true);
             // Of many waiting clients one may get a connection: the page requests what no stream brings.

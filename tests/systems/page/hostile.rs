@@ -1,5 +1,6 @@
 //! Hostile text from a tenant's objects on an operator's screen.
 
+use holdfast_fixtures::clock::pause;
 use holdfast_tests::fake::{Authority, Cluster, Names, Server};
 use serde_json::{Value, json};
 
@@ -51,7 +52,7 @@ fn object_text_is_escaped_and_keeps_its_direction() {
                 "history" => browser.until_text("main", "written by <img src=x onerror="),
                 _ => {}
             }
-            std::thread::sleep(std::time::Duration::from_millis(500));
+            pause(std::time::Duration::from_millis(500));
             let made = browser.value("document.querySelectorAll('main img, main script, #zone, u').length");
             assert_eq!(made, 0, "{kind:?} {view}");
             assert!(

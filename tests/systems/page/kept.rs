@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use holdfast_fixtures::clock::pause;
+
 use crate::browser::{BOTH, Browser};
 use crate::live::service;
 use crate::node::Node;
@@ -35,7 +37,7 @@ fn skipping_to_the_content_stays_in_the_view() {
     focus(&mut browser, ".skip");
     browser.keys(ENTER);
     browser.until("document.activeElement.id === 'main'");
-    std::thread::sleep(Duration::from_millis(200));
+    pause(Duration::from_millis(200));
     assert_eq!(
         browser.value("[location.hash, document.title.split(' ')[0]]").to_string(),
         "[\"#/frontends?verdict=refusing\",\"Frontends\"]"
@@ -137,7 +139,7 @@ fn the_focus_stays_when_the_history_drops_the_first_part() {
     let node = Node::start(&[("web.yaml", &backends(1))]);
     let change = |number: usize| {
         node.write("web.yaml", &backends(1 + number % 7));
-        std::thread::sleep(Duration::from_millis(30));
+        pause(Duration::from_millis(30));
     };
     (1..100).for_each(change);
     let mut browser = live(&node, "time?services=shop/web");
@@ -150,7 +152,7 @@ fn the_focus_stays_when_the_history_drops_the_first_part() {
     assert_ne!(known, serde_json::Value::Null);
     (100..120).for_each(change);
     browser.until(&format!("{first} !== {oldest}"));
-    std::thread::sleep(Duration::from_secs(3));
+    pause(Duration::from_secs(3));
     assert_eq!(browser.value(part), known);
 }
 

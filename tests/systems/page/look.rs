@@ -2,6 +2,7 @@
 //!
 //! Invariant: a test measures what is drawn, in both browsers.
 
+use holdfast_fixtures::clock::pause;
 use serde_json::json;
 
 use crate::browser::{BOTH, Browser, Kind};
@@ -187,7 +188,7 @@ fn a_table_is_sorted_by_a_click_and_stays_so_when_it_is_drawn_again() {
         let line = format!("document.querySelector(\"{table} tbody tr\")");
         browser.value(&format!("(window.line = {line}, 1)"));
         node.write("more.yaml", &service(&["10.1.0.1", &format!("10.1.9.{number}")]));
-        std::thread::sleep(std::time::Duration::from_secs(7));
+        pause(std::time::Duration::from_secs(7));
         assert_eq!(browser.value(&order), "descending", "{kind:?}");
         assert_eq!(column(&mut browser, table, 0), expected, "{kind:?}");
         assert_eq!(browser.console(), [""; 0], "{kind:?}");

@@ -5,15 +5,12 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
+use holdfast_fixtures::clock::wait_until;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::net::TcpSocket;
-
-/// A daemon is ready in less than a second; a busy machine takes longer.
-const READY_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) struct Node {
     program: PathBuf,
@@ -132,11 +129,8 @@ impl Node {
         let mut command = Command::new(&self.program);
         command.args(["run", "--config"]).arg(path).stdout(Stdio::null()).stderr(log);
         self.process = Some(command.spawn().unwrap());
-        let end = Instant::now() + READY_LIMIT;
-        while ureq::get(&format!("http://localhost:{}/{}", self.port(), self.begun)).call().is_err() {
-            assert!(Instant::now() < end, "never ready: {}", self.log());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let url = format!("http://localhost:{}/{}", self.port(), self.begun);
+        wait_until(std::fmt::from_fn(|f| f.write_str(&self.log())), || ureq::get(&url).call().is_ok());
     }
 
     pub(crate) fn stop(&mut self) {
@@ -157,16 +151,12 @@ impl Node {
     /// Waits until it has this many frontends.
     #[allow(dead_code, reason = "the benchmark of the page waits for the page")]
     pub(crate) fn until_rows(&self, number: usize) {
-        let end = Instant::now() + READY_LIMIT;
         let rows = || {
             let url = format!("http://localhost:{}/frontends?format=json", self.port());
             let mut answer = ureq::get(&url).call().unwrap();
             answer.body_mut().read_to_string().unwrap().matches("\"verdict\"").count()
         };
-        while rows() != number {
-            assert!(Instant::now() < end, "{} frontends, not {number}", rows());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(format_args!("{number} frontends"), || rows() == number);
     }
 
     /// Whether `holdfast status` ends with 0: all is well.

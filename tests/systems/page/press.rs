@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use holdfast_fixtures::clock::pause;
 use serde_json::json;
 
 use crate::browser::{BOTH, Browser, Kind, Pointer};
@@ -66,7 +67,7 @@ const CASES: [(&str, &str, &str); 12] = [
 fn change(node: &Node) {
     for number in 0..CHANGES {
         node.write("web.yaml", &service(&["10.1.0.1", &format!("10.1.1.{number}")]));
-        std::thread::sleep(PACE);
+        pause(PACE);
     }
 }
 

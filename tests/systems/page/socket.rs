@@ -3,13 +3,12 @@
 //! Invariant: a command is answered, or the test fails; events meanwhile are kept in order.
 
 use std::net::TcpStream;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::Deadline;
 use serde_json::{Value, json};
 use tungstenite::{Message, WebSocket, client};
-
-/// A browser on a busy machine takes seconds for a page; one that takes a minute hangs.
-const ANSWER_LIMIT: Duration = Duration::from_secs(60);
 
 /// A browser closes within a second.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -26,7 +25,7 @@ impl Session {
     pub(crate) fn connect(url: &str) -> Self {
         let address = url.trim_start_matches("ws://").split('/').next().unwrap();
         let stream = TcpStream::connect(address.replace("localhost", "127.0.0.1")).unwrap();
-        stream.set_read_timeout(Some(ANSWER_LIMIT)).unwrap();
+        stream.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let (socket, _) = client(url, stream).unwrap();
         Self { socket, commands: 0, events: Vec::new() }
     }
@@ -36,8 +35,8 @@ impl Session {
         self.commands += 1;
         let command = json!({"id": self.commands, "method": method, "params": parameters});
         self.socket.send(Message::text(command.to_string())).unwrap();
-        let end = Instant::now() + ANSWER_LIMIT;
-        while Instant::now() < end {
+        let end = Deadline::after(TEST_TIMEOUT);
+        while !end.is_over() {
             let said = self.read();
             match said["id"].as_u64() {
                 Some(id) if id == self.commands && said["type"] == "success" => {

@@ -4,7 +4,7 @@
 //! its own links. Only a guest's disk can bring an init system.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 
 use crate::cpio::Archive;
@@ -47,8 +47,7 @@ impl<'a> Errand<'a> {
 
 /// The prefix of the line with the exit code; it differs in each run.
 pub(crate) fn mark() -> String {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    format!("exit-{:x}-{:x}-", std::process::id(), now.as_nanos())
+    format!("exit-{:x}-{:x}-", std::process::id(), RandomState::new().build_hasher().finish())
 }
 
 /// Writes the file system of one run and returns its path.

@@ -5,8 +5,9 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::Deadline;
 use holdfast_tests::bed::BedError;
 use holdfast_tests::bed::clients::Client;
 
@@ -274,7 +275,7 @@ fn clients() -> Result<(PathBuf, Option<PathBuf>), Failure> {
 /// once more.
 fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -> Tally {
     let mut tally = Tally::default();
-    let until = Instant::now() + DEADLINE;
+    let until = Deadline::after(DEADLINE);
     let mut ran = run_script(store, series, (payload, script, until), &mut tally);
     if let Err(failure @ Failure::NoResult { is_emulators: true, .. }) = &ran
         && tally.failed() == 0
@@ -302,10 +303,10 @@ fn in_kernel(store: &Store, series: &str, payload: &Payload<'_>, script: &str) -
 fn run_script(
     store: &Store,
     series: &str,
-    (payload, script, until): (&Payload<'_>, &str, Instant),
+    (payload, script, until): (&Payload<'_>, &str, Deadline),
     tally: &mut Tally,
 ) -> Result<String, Failure> {
-    let deadline = until.saturating_duration_since(Instant::now());
+    let deadline = until.remaining();
     let build = Build { memory_mib: MEMORY_MIB, disk: None, second: None, deadline, slower: 1, append: "" };
     let kernel = store.kernel(series)?;
     machine::run(store, &kernel, &payload.errand(script), &build, &mut |line| tally.hear(line))?;

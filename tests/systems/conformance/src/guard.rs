@@ -8,9 +8,9 @@ use std::env;
 use std::io::{self, Write};
 use std::os::unix::process::{CommandExt, parent_id};
 use std::process::{Child, Command, ExitCode};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, pause};
 use nix::errno::Errno;
 use nix::sys::prctl::{set_child_subreaper, set_pdeathsig};
 use nix::sys::signal::{SigSet, Signal, killpg};
@@ -81,9 +81,9 @@ fn end(run: &mut Child) {
 
 /// Sweeps again after the end: a machine that was about to boot may appear after the first sweep.
 fn clean() {
-    let end = Instant::now() + END_LIMIT;
-    while sweep() && Instant::now() < end {
-        thread::sleep(POLL);
+    let end = Deadline::after(END_LIMIT);
+    while sweep() && !end.is_over() {
+        pause(POLL);
     }
     sweep();
 }

@@ -5,13 +5,13 @@
 use std::error::Error;
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::time::Instant;
 
 use clap::{Parser, Subcommand};
 use holdfast_conformance::{
     Baseline, Built, Cluster, ClusterError, Cni, Comparison, Exceptions, Family, Mode, Proxy, Selection,
     Suite, Topology, write_images,
 };
+use holdfast_fixtures::clock::Stopwatch;
 
 /// What the command line says.
 #[derive(Debug, Parser)]
@@ -136,17 +136,13 @@ impl Choice {
 }
 
 fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), ClusterError> {
-    let (id, began) = (suite.topology.id(), Instant::now());
+    let (id, began) = (suite.topology.id(), Stopwatch::start());
     suite.topology.proxy = choice.proxy(&suite)?;
     suite.topology.cards = choice.packets.is_some();
     let packets = choice.packets.iter().map(|keys| format!(" with {keys}")).collect::<String>();
     note(&format!("== {id}, {}{packets}: {}", choice.proxy, suite.selection.focus));
     let cluster = Cluster::start(&suite.topology)?;
-    note(&format!(
-        "ready after {} s; logs: {}",
-        began.elapsed().as_secs(),
-        cluster.logs_after_end().display()
-    ));
+    note(&format!("ready after {} s; logs: {}", began.read().as_secs(), cluster.logs_after_end().display()));
     let report = Suite::run(&suite.selection, &cluster)?;
     if choice.packets.is_some() {
         log_ways(&cluster)?;
@@ -160,7 +156,7 @@ fn run_suite(mut suite: Suite, choice: &Choice) -> Result<(usize, usize), Cluste
     let (passed, failed) = (comparison.passed, comparison.failed());
     note(&format!(
         "{comparison}test result: {id}: {passed} passed; {failed} failed, in {} s",
-        began.elapsed().as_secs()
+        began.read().as_secs()
     ));
     Ok((passed, failed))
 }

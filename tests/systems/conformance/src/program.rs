@@ -5,7 +5,9 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use holdfast_fixtures::clock::{Deadline, pause};
 
 use crate::ClusterError;
 
@@ -54,12 +56,12 @@ pub(crate) fn output_tail(output: &Output) -> String {
 
 /// Polls until a condition holds; false when the time is up.
 pub(crate) fn wait(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + limit;
+    let end = Deadline::after(limit);
     while !is_so() {
-        if Instant::now() >= end {
+        if end.is_over() {
             return false;
         }
-        thread::sleep(POLL);
+        pause(POLL);
     }
     true
 }

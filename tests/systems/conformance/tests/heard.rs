@@ -3,6 +3,8 @@
 //! Invariant: no test here writes an Event. Each message has a line in the catalogue's fixtures, marked as seen in a
 //! run.
 
+use holdfast_fixtures::clock::{Deadline, pause};
+
 #[cfg(test)]
 mod tests {
     use std::thread::sleep;
@@ -227,23 +229,23 @@ mod tests {
     /// Waits for the Event, and compares its cause in the catalogue.
     fn hear(cluster: &Cluster, what: &str, (reason, kind, cause): (&str, &str, &str)) -> Result<(), String> {
         let heard = ExpectedEvent { reason, component: "kubelet", kind, cause };
-        let end = Instant::now() + SOON;
+        let end = Deadline::after(SOON);
         loop {
             let all = said(cluster);
             if let Some(event) = all.iter().find(|event| heard.matches(&ClusterEvent::from_json(event))) {
                 let checked = heard.verify(&ClusterEvent::from_json(event));
                 return checked.map_err(|why| format!("{why}: {event:#}"));
             }
-            if Instant::now() > end {
+            if end.is_over() {
                 return Err(format!("never said of {what}: {heard}, only\n{}", similar(&all, reason)));
             }
-            sleep(Duration::from_secs(1));
+            pause(Duration::from_secs(1));
         }
     }
 
     /// Diagnoses the pod's service with the node's own holdfast.
     fn diagnose(cluster: &Cluster, (service, first, says): (&str, &str, &str)) -> Result<(), String> {
-        let end = Instant::now() + SOON;
+        let end = Deadline::after(SOON);
         let command = ["holdfast", "diagnose", &format!("default/{service}")];
         loop {
             let text = cluster.on("n1").unwrap().run(&command).unwrap();
@@ -255,10 +257,10 @@ mod tests {
                 println!("{text}");
                 return Ok(());
             }
-            if Instant::now() > end {
+            if end.is_over() {
                 return Err(format!("{service} is not diagnosed as {first}, {says}:\n{text}"));
             }
-            sleep(Duration::from_secs(2));
+            pause(Duration::from_secs(2));
         }
     }
 

@@ -3,10 +3,10 @@
 //! Invariant: inside clients never leave, and all of their attempts are answered.
 
 use std::collections::BTreeMap;
-use std::thread::sleep;
 use std::time::Duration;
 
 use holdfast_conformance::{Cluster, MachineName};
+use holdfast_fixtures::clock::pause;
 
 use super::clients::{Client, PROGRAM, assert_well, now};
 use super::page::{Page, at, removals};
@@ -76,7 +76,7 @@ impl<'a> Course<'a> {
         // They dialled before all servers were ready.
         eventually("all are answered", || {
             course.begun = now();
-            sleep(WHILE);
+            pause(WHILE);
             course.inside.iter().chain(course.outside.values()).all(|it| it.met(course.begun).is_well())
         });
         course
@@ -104,17 +104,17 @@ impl<'a> Course<'a> {
         let since = now();
         self.clients_go(node);
         let stubborn = outside(self.cluster, "stubborn", node);
-        sleep(WHILE);
+        pause(WHILE);
         self.start(node);
         self.is_well(&format!("{node}: both run"), since);
         assert_well([&stubborn], since, &format!("{node}: both run, for who stays"));
         let off = now();
         self.order(&self.page.off, node);
-        sleep(WHILE);
+        pause(WHILE);
         assert_only_held_are_lost(&stubborn, off, node);
         let alone = now();
         self.look(node);
-        sleep(WHILE);
+        pause(WHILE);
         assert_well([&stubborn], alone, &format!("{node}: the replacement is off, for who stays"));
         self.clients_come(node);
         self.is_well(&format!("{node}: served by holdfast"), since);
@@ -138,7 +138,7 @@ impl<'a> Course<'a> {
         eventually("NodePorts answer", || answers(self.cluster, node));
         self.order(&self.page.come, node);
         self.outside.insert(node, outside(self.cluster, "client", node));
-        sleep(WHILE);
+        pause(WHILE);
     }
 
     #[track_caller]
@@ -149,7 +149,7 @@ impl<'a> Course<'a> {
         self.says(node, &self.page.start, |status| BESIDE.iter().all(|line| status.contains(line)));
         let diagnosis = self.told(node, "holdfast diagnose default/one -o wide");
         assert!(diagnosis.contains("Cilium is, or was, on this node: listens on port 9879"), "{diagnosis}");
-        sleep(WHILE);
+        pause(WHILE);
     }
 
     /// With the default configuration next to Cilium's own server: it serves, and answers only on its socket.
@@ -208,7 +208,7 @@ impl<'a> Course<'a> {
             typed(self.cluster, node, &command);
         }
         self.told(node, &self.page.look);
-        sleep(WHILE);
+        pause(WHILE);
         let status = self.told(node, "holdfast status");
         assert!(status.contains("ready      yes") && !status.contains("Cilium"), "{status}");
     }

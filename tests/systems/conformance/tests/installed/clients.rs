@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use holdfast_conformance::{Cluster, Running};
+use holdfast_fixtures::clock::pause;
 
 use super::stage::{NODES, eventually};
 
@@ -60,7 +61,7 @@ impl<'a> Clients<'a> {
     #[track_caller]
     pub(crate) fn end_without_a_failure(mut self, during: &str) {
         // Clients continue for a while after the last change, to meet its effects.
-        std::thread::sleep(Duration::from_secs(2));
+        pause(Duration::from_secs(2));
         for machine in NODES.into_iter().chain(["cp", "out"]) {
             self.cluster.on(machine).unwrap().write(END, "").unwrap();
         }

@@ -19,7 +19,7 @@ mod tests {
     use nix::sys::signal::{Signal, kill};
     use nix::unistd::Pid;
 
-    const SOON: Duration = Duration::from_secs(60);
+    use super::typing::eventually;
 
     fn started(proxy: Proxy) -> Cluster {
         let files = vec![(MachineName::Node(1), "/etc/mark".to_owned(), "before".to_owned())];
@@ -31,14 +31,6 @@ mod tests {
         let ask = ["curl", "-sk", "--max-time", "5", "https://10.96.0.1/livez"];
         let answer = cluster.on("n1").unwrap().run(&ask).unwrap();
         answer.stdout == b"ok"
-    }
-
-    fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-        let end = std::time::Instant::now() + SOON;
-        while !is_so() {
-            assert!(std::time::Instant::now() < end, "never {what}");
-            std::thread::sleep(Duration::from_millis(200));
-        }
     }
 
     #[test]

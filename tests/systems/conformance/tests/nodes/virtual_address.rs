@@ -9,6 +9,7 @@ use std::time::Duration;
 use std::{env, fs, thread};
 
 use holdfast_conformance::{Cluster, Family, Running, Topology};
+use holdfast_fixtures::clock::pause;
 
 use super::typing::{eventually, typed};
 
@@ -195,7 +196,7 @@ fn a_daemon_without_processor_time_cuts_no_kubelet_as_talos_8112() {
     let vip = VipCluster::start(&NODES[..1]);
     let (before, client) = (vip.ready(), vip.client("n1"));
     vip.signal("n1", "STOP", "proxy");
-    thread::sleep(STARVED);
+    pause(STARVED);
     vip.is_heard(OTHER);
     vip.signal("n1", "CONT", "proxy");
     vip.leads_to(PREFERRED);
@@ -211,7 +212,7 @@ fn alternating_apiserver_outages_lose_no_node_as_k3s_11349() {
     for (away, there) in [(PREFERRED, OTHER), (OTHER, PREFERRED), (PREFERRED, OTHER), (OTHER, PREFERRED)] {
         cp.stop(away.0).unwrap();
         vip.leads_to(there);
-        thread::sleep(TURN);
+        pause(TURN);
         vip.is_heard(there);
         cp.start(away.0).unwrap();
         eventually("it serves again", || !vip.heard(away).concat().is_empty());

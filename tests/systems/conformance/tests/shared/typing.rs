@@ -2,19 +2,20 @@
 //!
 //! Invariant: a failed line is shown with its output.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::Cluster;
+use holdfast_fixtures::clock::{Deadline, pause};
 
-/// A busy machine with two processors starts pods slowly.
-const SOON: Duration = Duration::from_secs(120);
+/// A busy machine with two processors starts pods slowly, so this is more than other tests wait.
+const SOON: Duration = Duration::from_secs(300);
 
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + SOON;
+    let end = Deadline::after(SOON);
     while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(200));
+        assert!(!end.is_over(), "never: {what}");
+        pause(Duration::from_millis(200));
     }
 }
 

@@ -4,10 +4,10 @@
 //! Invariant: files are replaced atomically. Only programs that read their files just at the start are restarted or
 //! signalled, and no proxy is among them.
 
-use std::thread;
 use std::time::Duration;
 
 use holdfast_conformance::{Machine, MachineName, Proxy};
+use holdfast_fixtures::clock::pause;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     KeyUsagePurpose,
@@ -32,13 +32,13 @@ pub(crate) fn rotate(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     let (authority, step) = (authority()?, seconds("CERTIFICATES", STEP_S));
     let old = stage.cluster.on("cp")?.said(&["cat", "/etc/kubernetes/ca.pem"], "", SETTLE_MAX)?;
     trust(stage, &format!("{old}{}", authority.pem()))?;
-    thread::sleep(step);
+    pause(step);
     servers(stage, &authority)?;
     users(stage, &authority)?;
     nodes().iter().try_for_each(|node| stage.cluster.on(node)?.restart("kubelet"))?;
-    thread::sleep(step);
+    pause(step);
     trust(stage, &authority.pem())?;
-    thread::sleep(LAST_STEP);
+    pause(LAST_STEP);
     // A client on an old connection has not shown that it can open a new one.
     without_apiserver(stage, || Ok(()))?;
     stage.cluster.wait_for_nodes()?;
@@ -50,7 +50,7 @@ pub(crate) fn rotate(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
 fn trust(stage: &Stage, authorities: &str) -> Result<(), Failure> {
     ["cp"].iter().chain(nodes()).try_for_each(|name| put(stage.cluster.on(name)?, "ca.pem", authorities))?;
     stage.cluster.restart("controller-manager")?;
-    thread::sleep(PUBLISHED);
+    pause(PUBLISHED);
     stage.cluster.kubectl(&["-n", "kube-system", "rollout", "restart", "deployment/coredns"])?;
     rolled_out(&stage.cluster)
 }

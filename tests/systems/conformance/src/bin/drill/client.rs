@@ -9,8 +9,9 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::str::FromStr;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::Failure;
@@ -112,12 +113,12 @@ pub(crate) fn run(targets: &[Target]) -> Result<(), Failure> {
 fn dial_on(target: &Target) -> io::Result<()> {
     let mut held = None;
     loop {
-        let begun = Instant::now();
+        let begun = Stopwatch::start();
         let at = now();
         let outcome = target.attempt(&mut held);
         let line = format!("{at} {} {outcome}\n", target.address);
         io::stdout().lock().write_all(line.as_bytes())?;
-        thread::sleep(PAUSE.saturating_sub(begun.elapsed()));
+        pause(PAUSE.saturating_sub(begun.read()));
     }
 }
 
@@ -140,10 +141,10 @@ impl Target {
 
 /// The name that the server at an address sends.
 pub(crate) fn name_at(address: SocketAddr) -> io::Result<String> {
-    let end = Instant::now() + ATTEMPT_MAX;
+    let end = Deadline::after(ATTEMPT_MAX);
     let mut stream = TcpStream::connect_timeout(&address, ATTEMPT_MAX)?;
     // Zero would mean no timeout.
-    let left = end.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let left = end.remaining().max(Duration::from_millis(1));
     stream.set_read_timeout(Some(left))?;
     let mut name = String::new();
     Read::by_ref(&mut stream).take(100).read_to_string(&mut name)?;

@@ -8,9 +8,10 @@ mod proxy;
 
 pub(crate) use control_plane::without_apiserver;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::Proxy;
+use holdfast_fixtures::clock::Stopwatch;
 
 use crate::client::now;
 use crate::stage::Stage;
@@ -123,7 +124,7 @@ impl Drill {
     fn ran_on(&self, stage: &Stage, proxy: &Proxy) -> Result<Cost, Failure> {
         say(&format!("== {}: {}", self.name, self.what))?;
         stage.settle()?;
-        let (from, begun) = (now(), Instant::now());
+        let (from, begun) = (now(), Stopwatch::start());
         (self.run)(stage, proxy)?;
         let follows = stage.follows()?;
         stage.settle()?;
@@ -133,7 +134,7 @@ impl Drill {
             self.name,
             figures::word(proxy),
             follows.as_secs_f64(),
-            begun.elapsed().as_secs()
+            begun.read().as_secs()
         );
         for place in tally.worst(WORST) {
             row = format!("{row}\n    {place}");

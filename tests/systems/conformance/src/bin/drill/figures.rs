@@ -3,9 +3,10 @@
 //!
 //! Invariant: the table's results of kube-proxy are measured by the same command (docs/conformance.md).
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::{Cluster, Mode, Proxy};
+use holdfast_fixtures::clock::Stopwatch;
 
 use crate::stage::topology;
 use crate::{Failure, say};
@@ -64,9 +65,9 @@ fn middle(sorted: &[Duration]) -> Duration {
 }
 
 fn start(proxy: &Proxy) -> Result<Duration, Failure> {
-    let begun = Instant::now();
+    let begun = Stopwatch::start();
     let cluster = Cluster::start(&topology(proxy)?)?;
-    let took = begun.elapsed();
+    let took = begun.read();
     drop(cluster);
     say(&format!("a start, {}: {:.1} s", word(proxy), took.as_secs_f64()))?;
     Ok(took)

@@ -5,9 +5,10 @@
 //! proxy's own metrics, by kube-proxy's names. They are compared, not judged: a change's time begins with its pod's
 //! status, so most of it is the controllers'.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::{Cluster, Proxy};
+use holdfast_fixtures::clock::Stopwatch;
 
 use crate::stage::{SETTLE_MAX, eventually, nodes, topology};
 use crate::{Failure, figures, say};
@@ -44,7 +45,7 @@ const MEMORY: &str = "process_resident_memory_bytes";
 pub(crate) fn run(proxy: &Proxy) -> Result<bool, Failure> {
     let cluster = Cluster::start(&topology(proxy)?)?;
     cluster.apply("{apiVersion: v1, kind: Namespace, metadata: {name: load}}")?;
-    let (before, begun) = (Sample::of_all(&cluster)?, Instant::now());
+    let (before, begun) = (Sample::of_all(&cluster)?, Stopwatch::start());
     let mut most = before.memory;
     for round in 0..=1 {
         cluster.apply(&manifest(round))?;
@@ -53,7 +54,7 @@ pub(crate) fn run(proxy: &Proxy) -> Result<bool, Failure> {
     }
     cluster.kubectl(&["-n", "load", "delete", "deployments,services", "--all"])?;
     eventually("all endpoints gone", || cluster.kubectl(&GONE).map(drop))?;
-    let (took, after) = (begun.elapsed(), Sample::of_all(&cluster)?);
+    let (took, after) = (begun.read(), Sample::of_all(&cluster)?);
     report(proxy, took, &after.since(&before), most.max(after.memory))
 }
 

@@ -7,10 +7,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::{Cluster, Machine, Proxy, Running};
+use holdfast_fixtures::clock::{Deadline, pause};
 
 use crate::client::{name_at, now};
 use crate::stage::{PROGRAM, SETTLE_MAX, equip, nodes, topology};
@@ -94,7 +94,7 @@ pub(crate) fn observe(address: SocketAddr) -> Result<(), Failure> {
             writeln!(io::stdout(), "{} {name}", now())?;
             last = name;
         }
-        thread::sleep(LOOK);
+        pause(LOOK);
     }
 }
 
@@ -106,19 +106,19 @@ pub(crate) fn change(changes: u32) -> Result<(), Failure> {
         let at = now();
         patch(&body)?;
         writeln!(io::stdout(), "{at} {name}")?;
-        thread::sleep(PAUSE);
+        pause(PAUSE);
     }
     Ok(())
 }
 
 /// Waits for kubectl's proxy to listen.
 fn await_door() -> Result<(), Failure> {
-    let end = Instant::now() + SETTLE_MAX;
+    let end = Deadline::after(SETTLE_MAX);
     loop {
         match TcpStream::connect(DOOR) {
             Ok(_) => return Ok(()),
-            Err(error) if Instant::now() > end => return Err(format!("{DOOR}: {error}").into()),
-            Err(_) => thread::sleep(DOOR_PAUSE),
+            Err(error) if end.is_over() => return Err(format!("{DOOR}: {error}").into()),
+            Err(_) => pause(DOOR_PAUSE),
         }
     }
 }

@@ -5,12 +5,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::fs;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::{
     Cluster, ClusterError, Cni, Family, Machine, MachineName, Proxy, Running, Topology,
 };
+use holdfast_fixtures::clock::{Deadline, Stopwatch, pause};
 
 use crate::Failure;
 use crate::attempts::{Absence, Client, Tally};
@@ -115,15 +115,15 @@ impl Stage {
 
     /// Waits until no client fails.
     pub(crate) fn settle(&self) -> Result<(), Failure> {
-        let end = Instant::now() + SETTLE_MAX;
+        let end = Deadline::after(SETTLE_MAX);
         loop {
             let from = now();
-            thread::sleep(QUIET);
+            pause(QUIET);
             let tally = self.tally([from, now()])?;
             if tally.failed() == 0 && tally.attempts() > 0 {
                 return Ok(());
             }
-            if Instant::now() > end {
+            if end.is_over() {
                 return Err(format!("clients still fail: {tally}; {}", tally.worst(5).join(", ")).into());
             }
         }
@@ -179,13 +179,13 @@ impl Stage {
         let number = self.followed.replace(self.followed.get() + 1);
         let address = format!("10.96.88.{number}");
         kubernetes::make_service(&self.cluster, &format!("follow-{number}"), &address)?;
-        let (begun, until) = (Instant::now(), format!("{address}:80"));
+        let (begun, until) = (Stopwatch::start(), format!("{address}:80"));
         let script =
             format!("for i in $(seq 600); do {PROGRAM} ask {until} && exit; sleep 0.1; done; exit 1");
         for node in nodes() {
             self.cluster.on(node)?.said(&["bash", "-c", &script], "", SETTLE_MAX)?;
         }
-        Ok(begun.elapsed())
+        Ok(begun.read())
     }
 }
 
@@ -202,12 +202,12 @@ pub(crate) fn eventually(
     what: &str,
     mut attempt: impl FnMut() -> Result<(), ClusterError>,
 ) -> Result<(), Failure> {
-    let end = Instant::now() + SETTLE_MAX;
+    let end = Deadline::after(SETTLE_MAX);
     loop {
         match attempt() {
             Ok(()) => return Ok(()),
-            Err(error) if Instant::now() > end => return Err(format!("never {what}: {error}").into()),
-            Err(_) => thread::sleep(Duration::from_millis(500)),
+            Err(error) if end.is_over() => return Err(format!("never {what}: {error}").into()),
+            Err(_) => pause(Duration::from_millis(500)),
         }
     }
 }

@@ -3,10 +3,10 @@
 //! Invariant: at the end the apiserver answers and has all objects of the stage, and every node has renewed its lease
 //! since: a node without a renewal for 50 s loses all its endpoints, with any proxy.
 
-use std::thread;
 use std::time::Duration;
 
 use holdfast_conformance::{ClusterError, Proxy};
+use holdfast_fixtures::clock::pause;
 
 use super::seconds;
 use crate::Failure;
@@ -84,7 +84,7 @@ fn offline(stage: &Stage, script: &str) -> Result<(), Failure> {
 
 pub(super) fn outage(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     without_apiserver(stage, || {
-        thread::sleep(seconds("OUTAGE", 180));
+        pause(seconds("OUTAGE", 180));
         Ok(())
     })?;
     renewed(stage)
@@ -103,7 +103,7 @@ pub(super) fn incident(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
         neighbour(stage, "nobody")?;
         eventually("a neighbour without backends", || emptied(stage))?;
         empty_apiserver(stage)?;
-        thread::sleep(Duration::from_secs(1));
+        pause(Duration::from_secs(1));
         let touched = format!("touched={round}");
         stage.cluster.kubectl(&["-n", "drill", "annotate", "--overwrite", "service", "web", &touched])?;
         without_apiserver(stage, || Ok(()))?;

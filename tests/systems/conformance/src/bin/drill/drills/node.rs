@@ -4,9 +4,9 @@
 //! Kubernetes still lists a dead node's pods.
 
 use std::process::Command;
-use std::thread;
 
 use holdfast_conformance::Proxy;
+use holdfast_fixtures::clock::pause;
 
 use super::seconds;
 use crate::Failure;
@@ -41,7 +41,7 @@ fn restarted(stage: &Stage, service: &str) -> Result<(), Failure> {
 /// A node that dials remote backends directly uses the same source ports as for that node's NodePort.
 pub(super) fn across(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
     stage.across(|| {
-        thread::sleep(seconds("ACROSS", 90));
+        pause(seconds("ACROSS", 90));
         Ok(())
     })
 }
@@ -55,7 +55,7 @@ pub(super) fn cut(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
         link(stage, node, "down")?;
         // The other nodes go on, and their backends change; the cut-off one gets that when it is back.
         let changed = replace_backends(&stage.cluster);
-        thread::sleep(seconds("CUT", 20));
+        pause(seconds("CUT", 20));
         link(stage, node, "up")?;
         changed?;
         wait_for_node(&stage.cluster, node)

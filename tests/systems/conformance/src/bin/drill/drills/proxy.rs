@@ -3,10 +3,10 @@
 //!
 //! Invariant: when a drill ends, each node's proxy runs in the version that the drill names.
 
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_conformance::Proxy;
+use holdfast_fixtures::clock::{Deadline, pause};
 
 use super::seconds;
 use crate::Failure;
@@ -35,12 +35,12 @@ true";
 
 /// Kills the proxy of one node after another, round and round.
 pub(super) fn kill(stage: &Stage, _: &Proxy) -> Result<(), Failure> {
-    let end = Instant::now() + seconds("KILLS", 30);
+    let end = Deadline::after(seconds("KILLS", 30));
     replace_backends(&stage.cluster)?;
     for node in nodes().iter().cycle() {
         stage.cluster.on(node)?.run(&["bash", "-c", KILL])?;
-        thread::sleep(LIFE / u32::try_from(nodes().len()).unwrap_or(1));
-        if Instant::now() > end {
+        pause(LIFE / u32::try_from(nodes().len()).unwrap_or(1));
+        if end.is_over() {
             break;
         }
     }
