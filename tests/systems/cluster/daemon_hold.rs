@@ -6,7 +6,7 @@ use std::time::Duration;
 use holdfast_fixtures::clock::{Stopwatch, wait_until};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::{Dialer, Layout, Location, Role, Tally};
-use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON, until};
+use holdfast_tests::peers::{Api, Cluster, Kind, Pod, SOON};
 use serde_json::{Value, json};
 
 use crate::stage::{self, expect};

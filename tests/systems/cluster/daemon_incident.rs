@@ -83,8 +83,8 @@ fn is_full(seen: &WatchEvent) -> bool {
     seen.object["endpoints"][0]["addresses"][0] == ADVERTISED.to_string()
 }
 
-/// Changes the beat's slice until stopped, and waits for each change in the daemon's table. Returns their number and the
-/// longest time that one took.
+/// Changes the beat's slice until stopped, and waits for each change in the daemon's table. Returns the number of
+/// changes, and the longest time that one took.
 fn beat(api: &Api<'_>, daemon: &Daemon<'_>, stop: &AtomicBool) -> (u32, Duration) {
     let (mut beats, mut longest) = (0, Duration::ZERO);
     loop {

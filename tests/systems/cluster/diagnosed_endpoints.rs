@@ -4,6 +4,8 @@
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use holdfast_fixtures::clock::pause;
 use holdfast_tests::bed::Location;

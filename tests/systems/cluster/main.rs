@@ -19,6 +19,7 @@ mod daemon_incident;
 mod daemon_ports;
 #[cfg(test)]
 mod daemon_restored;
+#[cfg(test)]
 mod daemon_reused;
 #[cfg(test)]
 mod daemon_table;

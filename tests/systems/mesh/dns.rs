@@ -264,7 +264,7 @@ impl<'a> Stage<'a> {
     /// Whether each of these instances answers the client, and no other.
     fn is_expected(&self, (place, transport, _): &Client, last: &Answers, by: &[Ipv4Addr]) -> bool {
         let may_linger = self.has_flows && *transport == Transport::Udp && *place != Location::NODE;
-        let others = last.by.keys().filter(|it| !by.contains(it) && !(may_linger && **it == AWAY));
+        let others = last.by.keys().filter(|it| !by.contains(it) && (!may_linger || **it != AWAY));
         others.count() == 0 && by.iter().all(|it| last.by.contains_key(it))
     }
 

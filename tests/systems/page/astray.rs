@@ -1,5 +1,7 @@
 //! Faults around the page: malformed URLs, differing clocks, a silent stream, a daemon without its history.
 
+use std::time::Duration;
+
 use holdfast_fixtures::clock::pause;
 
 use crate::browser::{BOTH, Browser};

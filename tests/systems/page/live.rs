@@ -1,5 +1,7 @@
 //! The page follows changes, and reports when it cannot.
 
+use std::time::Duration;
+
 use holdfast_fixtures::clock::{Stopwatch, pause};
 
 use crate::browser::{BOTH, Browser};

@@ -3,14 +3,12 @@
 //! Invariant: no test here writes an Event. Each message has a line in the catalogue's fixtures, marked as seen in a
 //! run.
 
-use holdfast_fixtures::clock::{Deadline, pause};
-
 #[cfg(test)]
 mod tests {
-    use std::thread::sleep;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use holdfast_conformance::{Cluster, Topology};
+    use holdfast_fixtures::clock::{Deadline, pause};
     use holdfast_knowledge::ClusterEvent;
     use holdfast_knowledge::expected_event::ExpectedEvent;
     use serde_json::Value;

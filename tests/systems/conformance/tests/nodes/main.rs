@@ -13,7 +13,6 @@ mod virtual_address;
 mod tests {
     use std::fs;
     use std::process::{Command, Stdio};
-    use std::time::Duration;
 
     use holdfast_conformance::{Cluster, MachineName, Mode, Proxy, Topology};
     use nix::sys::signal::{Signal, kill};

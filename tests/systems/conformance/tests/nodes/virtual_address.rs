@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use holdfast_conformance::{Cluster, Family, Running, Topology};
 use holdfast_fixtures::clock::pause;
