@@ -71,13 +71,11 @@ pub(crate) fn connect(to: SocketAddrV4, mark: u32) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, TcpStream};
-    use std::time::{Duration, Instant};
-
     use super::*;
+    use std::net::{Ipv4Addr, TcpStream};
 
     #[test]
-    fn a_connect_without_replies_fails_within_seconds() {
+    fn a_connect_without_replies_ends_by_its_own_time_out() {
         let listener =
             socket::socket(AddressFamily::Inet, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).unwrap();
         socket::bind(listener.as_raw_fd(), &SockaddrIn::new(127, 0, 0, 1, 0)).unwrap();
@@ -86,9 +84,7 @@ mod tests {
         let to = SocketAddrV4::new(Ipv4Addr::LOCALHOST, bound.port());
         // One connection waits to be accepted; the kernel drops further ones.
         let _waits = TcpStream::connect(to).unwrap();
-        let begun = Instant::now();
         let error = connect(to, 0).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS));
-        assert!(begun.elapsed() < Duration::from_secs(20), "the kernel's own limit is two minutes");
+        assert_eq!(error.raw_os_error(), Some(libc::EINPROGRESS), "the kernel's own limit has another error");
     }
 }

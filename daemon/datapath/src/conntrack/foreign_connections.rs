@@ -122,6 +122,8 @@ fn parse_connection(body: &[u8]) -> Option<TranslatedConnection> {
 mod tests {
     use std::net::IpAddr;
 
+    use holdfast_fixtures::clock;
+
     use super::*;
     use crate::netlink::{HEADER_BYTES, NESTED, NLMSG_DONE, NLMSG_ERROR, encode_attribute, encode_message};
 
@@ -171,7 +173,7 @@ mod tests {
     }
 
     fn until() -> Instant {
-        Instant::now() + Duration::from_secs(60)
+        clock::now() + Duration::from_secs(3_600)
     }
 
     fn found(messages: &[Vec<u8>]) -> ConnectionList {
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn an_endless_list_is_abandoned_as_incomplete() {
         let endless = vec![connection(6, [CLIENT, FRONTEND], [BACKEND, NODE]); CONNECTIONS_MAX + 1];
-        for until in [Instant::now(), until()] {
+        for until in [clock::now(), until()] {
             assert!(!read_connections(&mut Answer(endless.clone()), until, |_| true).unwrap().is_complete);
         }
         let crowded = found(&endless);

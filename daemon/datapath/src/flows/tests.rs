@@ -22,9 +22,6 @@ use crate::load;
 use crate::map;
 use holdfast_core::maps::Capacity;
 
-/// A bound against endless waits: ten times the slowest wait on an idle machine.
-const TEST_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(100);
-
 /// Later than the age of the oldest flow.
 const NOW: u32 = 200_000;
 const TCP: u8 = 6;
@@ -41,6 +38,11 @@ std::thread_local! {
 
 fn clock() -> u32 {
     CLOCK.get()
+}
+
+/// Long after the test.
+fn later() -> std::time::Instant {
+    holdfast_fixtures::clock::now() + std::time::Duration::from_secs(3_600)
 }
 
 /// Packet maps without attached programs.

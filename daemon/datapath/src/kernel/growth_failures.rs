@@ -64,7 +64,18 @@ impl GrowthFailures {
 #[cfg(test)]
 impl GrowthFailures {
     pub(super) fn end_pause(&mut self) {
-        self.pause = self.pause.map(|(begun, length)| (begun.checked_sub(length).unwrap(), length));
+        let set_back = |(_, length)| (holdfast_fixtures::clock::now() - length, length);
+        self.pause = self.pause.map(set_back);
+    }
+
+    /// Lets the pause begin an hour from now, so that it lasts however slow the test is.
+    pub(super) fn prolong_pause(&mut self) {
+        let hour = Duration::from_secs(3_600);
+        self.pause = self.pause.map(|(begun, length)| (begun + hour, length));
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.failures.len()
     }
 }
 

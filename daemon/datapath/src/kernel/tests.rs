@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use holdfast_core::keys::Transport;
 use holdfast_core::list::Scope;
 use holdfast_core::op::{FrontendType, Owner, WordFlags};
+use holdfast_fixtures::clock::wait_until;
 
 use super::bed::{
     MARK, NONE, Port, ThreadBed, address, ask, bed, check_errno, connect_marked, dial, sweep, tcp_backend,
@@ -81,12 +82,11 @@ fn grown(maps: &KernelMaps) -> (u32, u32) {
     (maps.growths, frontends)
 }
 
-fn wait_until_made(maps: &KernelMaps) {
-    let begun = std::time::Instant::now();
-    while matches!(&maps.prebuild, Prebuild::Building { thread, .. } if !thread.is_finished()) {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(100));
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
+pub(super) fn wait_until_made(maps: &KernelMaps) {
+    wait_until(
+        "the larger maps",
+        || !matches!(&maps.prebuild, Prebuild::Building { thread, .. } if !thread.is_finished()),
+    );
 }
 
 #[test]
@@ -170,15 +170,14 @@ fn kernel_a_failed_growth_is_retried_only_after_a_pause() {
         maps.prebuild = Prebuild::Failed;
         insert(&mut maps, 2560..3840);
         bed.set_read_only(true);
-        let begun = std::time::Instant::now();
         let refusal = maps.execute_batch(&[insertion(3840)]).unwrap_err();
-        let single = begun.elapsed();
+        maps.growth_failures.prolong_pause();
         for number in 3841..3890 {
             let op = insertion(number);
             let alone = maps.execute(&op.action).map(|()| 1);
             assert_eq!((maps.execute_batch(&[op]), alone), (Err(refusal.clone()), Err(refusal.clone())));
         }
-        assert!(begun.elapsed() < 2 * single, "{single:?} for one, {:?} for all", begun.elapsed());
+        assert_eq!(maps.growth_failures.count(), 1, "one growth was tried for all of them");
         bed.set_read_only(false);
         assert_eq!(maps.execute(&insertion(3840).action), Err(refusal), "the pause is not over");
         assert_eq!(grown(&maps), (0, 4096));

@@ -40,6 +40,7 @@ use holdfast_core::op::{
 use holdfast_datapath::{
     KernelMaps, PINS_VERSION, ServedSockets, SocketSweepProgress, StaleSockets, StartOptions,
 };
+use holdfast_fixtures::clock::{try_wait_for, wait_for};
 use holdfast_fixtures::network_namespace;
 
 pub(crate) const MARK: u32 = 0x686f;
@@ -224,12 +225,7 @@ pub(crate) fn pinned(what: &str) -> String {
 
 /// A thread that has just ended may still be in it.
 fn remove_cgroup(cgroup: &Path) {
-    for _ in 0..100 {
-        if fs::remove_dir(cgroup).is_ok() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    let _ = try_wait_for(|| fs::remove_dir(cgroup).ok());
 }
 
 /// A port with its frontends and backends.
@@ -363,14 +359,10 @@ pub(crate) fn sweep(maps: &mut KernelMaps) -> u64 {
 #[track_caller]
 pub(crate) fn sweep_while(maps: &mut KernelMaps, is_whole: bool) -> u64 {
     let before = swept(maps).sweeps;
-    for _ in 0..4000 {
+    wait_for("a sweep", || {
         maps.end_stale_sockets(is_whole).unwrap();
-        std::thread::sleep(Duration::from_millis(5));
-        if swept(maps).sweeps > before {
-            return swept(maps).ended;
-        }
-    }
-    panic!("no sweep: {:?}", swept(maps));
+        (swept(maps).sweeps > before).then(|| swept(maps).ended)
+    })
 }
 
 /// Runs in its own network namespace with a process, like a pod's.

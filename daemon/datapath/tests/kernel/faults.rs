@@ -16,6 +16,7 @@ use crate::bed::{
 };
 use holdfast_core::maps::Maps;
 use holdfast_datapath::{KernelMaps, PINS_VERSION, StartOptions};
+use holdfast_fixtures::clock::{pause, wait_until};
 
 const VIP: &str = "10.96.0.10:80";
 
@@ -176,11 +177,10 @@ fn kernel_a_signal_does_not_end_the_reading_of_refusals() {
                 interrupted_by_usr1(&thread);
                 refusals.read_refusals(&until, |_| drop(stop.take()))
             });
-            while thread.load(Ordering::Relaxed) == 0 {
-                std::thread::sleep(Duration::from_millis(1));
-            }
+            wait_until("the reader", || thread.load(Ordering::Relaxed) != 0);
             for _ in 0..5 {
-                std::thread::sleep(Duration::from_millis(20));
+                // Most signals meet the reader in its wait, which shows nothing to others.
+                pause(Duration::from_millis(20));
                 interrupt(thread.load(Ordering::Relaxed));
             }
             assert!(!reader.is_finished(), "{:?}", reader.join());

@@ -18,6 +18,7 @@ use holdfast_core::op::{
     Action, FrontendType, MapGrowth, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags,
 };
 use holdfast_datapath::{Denial, KernelMaps, PortCounts, Refusal, ServedSockets, StartOptions};
+use holdfast_fixtures::clock::pause;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use socket2::{Domain, Socket, Type};
 
@@ -346,7 +347,8 @@ fn kernel_affinity_ends_with_its_timeout_or_its_backend() {
         let mut later = BTreeSet::new();
         // The same backend may be selected repeatedly by chance, but not twenty times.
         for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(1100));
+            // The affinity ends by the kernel's clock.
+            pause(Duration::from_millis(1_100));
             later.extend(met_by_new_sockets(vip));
             if later.len() > 1 {
                 break;

@@ -19,6 +19,7 @@ use holdfast_core::keys::{Family, ObjectName, Protocol, ServiceKey, SliceKey, So
 use holdfast_core::time::ClockReading;
 use holdfast_core::weights::{Weight, WeightSetting, Weights};
 use holdfast_datapath::KernelMaps;
+use holdfast_fixtures::clock::wait_until;
 
 use crate::bed::{ask, bed, udp_backend, udp_client};
 
@@ -68,13 +69,10 @@ fn slice() -> Event {
 
 fn bring_about(engine: &mut Engine<KernelMaps>, events: Vec<Event>) {
     events.into_iter().for_each(|event| engine.apply(event));
-    loop {
+    wait_until("the maps are written", || {
         engine.step(ClockReading::default(), &mut drop);
-        if engine.is_written() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
+        engine.is_written()
+    });
 }
 
 #[test]

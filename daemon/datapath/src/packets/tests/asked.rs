@@ -1,10 +1,8 @@
 //! A cached route serves equal look-ups of the same second, and no others.
 
-use std::time::Duration;
-
 use super::craft::{SYN, Sent, UDP};
 use super::network::{self, OUTER};
-use super::node::{NEXT, Node, REDIRECTED};
+use super::node::{NEXT, Node, REDIRECTED, next_second};
 use super::past::{Way, serve};
 
 /// Outside clients without their ports, their frontends, and backends of another node.
@@ -93,7 +91,7 @@ fn kernel_a_cached_route_is_looked_up_again_in_the_next_second() {
         for way in WAYS {
             let frames = |number| vec![first(way.0, way.1, number, false), first(way.0, way.1, number, true)];
             meet(node, frames, &[REDIRECTED]);
-            std::thread::sleep(Duration::from_millis(1_100));
+            next_second();
             assert_eq!(node.come(&first(way.0, way.1, TRIES, false)).0, NEXT, "no router is resolved");
         }
     });

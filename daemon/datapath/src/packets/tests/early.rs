@@ -11,7 +11,7 @@ use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
 use super::frames::{PASSED, WAYS, test};
 use super::lives::now;
 use super::network::OUTER;
-use super::node::{Node, REDIRECTED, SHOT};
+use super::node::{Node, REDIRECTED, SHOT, next_second};
 use super::sctp::{self, SCTP};
 use crate::abi;
 use crate::abi::packets::types::{self, packet_count};
@@ -287,7 +287,7 @@ fn kernel_the_first_denied_client_of_each_second_passes_the_driver() {
         let left = |frame: &Vec<u8>| assert_eq!(node.arrive(frame), (PASSED, frame.clone()));
         frames.iter().for_each(left);
         assert_eq!(arrive_after(node, &frames[0]).0, DROPPED);
-        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        next_second();
         frames.iter().for_each(left);
     });
 }
@@ -457,7 +457,7 @@ fn kernel_without_the_xdp_flag_clients_are_denied_behind_the_driver() {
             (false, true, DROPPED),
         ] {
             node.tell_of_frames(OUTER, shortcut, frames);
-            std::thread::sleep(std::time::Duration::from_millis(1_100));
+            next_second();
             assert_eq!(arrive_after(node, &frame).0, expected, "{shortcut} {frames}");
         }
     });

@@ -203,10 +203,10 @@ fn kernel_a_udp_flow_leaves_a_backend_that_stopped_serving() {
         let to = |node: &Node| node.comes(&Sent::udp(CLIENT, frontend, b"x")).to;
         assert_eq!(to(node), address(old));
         port(&news).publish_beside(&mut node.maps, Scope::Cluster, &olds);
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        super::lives::age(node, CLIENT, 2);
         assert_eq!(to(node), address(old), "a draining backend keeps its clients");
         port(&news).publish(&mut node.maps, Scope::Cluster);
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        super::lives::age(node, CLIENT, 2);
         assert_eq!(to(node), address(new));
     });
 }

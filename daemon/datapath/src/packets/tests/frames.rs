@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, see};
 use super::network::{self, OUTER};
-use super::node::{Node, REDIRECTED};
+use super::node::{Node, REDIRECTED, next_second};
 use super::past::{Way, passed, serve};
 use crate::abi::packets::types::packet_count;
 use crate::bpf_syscall;
@@ -324,7 +324,7 @@ fn kernel_the_first_packet_of_each_second_passes_the_driver() {
         for sent in flows.iter().flatten() {
             check_sent(node, sent, &sent.frame());
         }
-        std::thread::sleep(std::time::Duration::from_millis(1_100));
+        next_second();
         for sent in flows.iter().flatten() {
             let frame = sent.frame();
             assert_eq!(node.arrive(&frame), (PASSED, frame));
@@ -336,13 +336,12 @@ fn kernel_the_first_packet_of_each_second_passes_the_driver() {
 #[test]
 fn kernel_packets_after_a_forged_syn_first_pass_the_driver() {
     test(|node| {
-        let second = std::time::Duration::from_millis(1_100);
         let flows = WAYS.map(|way| begin(node, way, TCP));
-        std::thread::sleep(second);
+        next_second();
         for [from_client, _] in &flows {
             passed(&node.come(&from_client.frame()));
         }
-        std::thread::sleep(second);
+        next_second();
         for [from_client, _] in &flows {
             passed(&node.come(&Sent { flags: SYN, ..from_client.clone() }.frame()));
             let frame = from_client.frame();

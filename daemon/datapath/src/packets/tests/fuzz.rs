@@ -4,9 +4,10 @@
 //! continues for as long.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use holdfast_core::op::{FrontendType, WordFlags};
+use holdfast_fixtures::clock::Deadline;
 use holdfast_laws::simulation::Random;
 use holdfast_status::datapath::FlowFilter;
 
@@ -243,10 +244,13 @@ fn number(name: &str) -> Option<u64> {
 #[test]
 fn kernel_invariant_13_only_packets_of_frontends_and_flows_change() {
     Node::test_with(FLOWS, |node| {
-        let (seed, until) = (number("SEED").unwrap_or(1), number("FUZZ_SECONDS").map(Duration::from_secs));
+        let (seed, until) = (
+            number("SEED").unwrap_or(1),
+            number("FUZZ_SECONDS").map(Duration::from_secs).map(Deadline::after),
+        );
         let (mut random, mut judge) = (Random::new(seed), serve(node));
-        let (began, mut taken, mut part) = (Instant::now(), 0_u64, 0);
-        while part < PARTS || until.is_some_and(|until| began.elapsed() < until) {
+        let (mut taken, mut part) = (0_u64, 0);
+        while part < PARTS || until.is_some_and(|until| !until.is_over()) {
             for _ in 0..PACKETS {
                 let frame = Sender { random: &mut random, judge: &judge }.frame();
                 let Some(made) = node.take(&frame) else { continue };

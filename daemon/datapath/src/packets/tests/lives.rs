@@ -584,7 +584,7 @@ fn kernel_a_udp_client_leaves_a_gone_backend_despite_its_replies() {
         node.serve_local(&Port { backends: &[address(HERE)], ..UDP });
         agree(node, false, CLIENT, HERE);
         node.serve_local(&Port { backends: &[address(HERE_TOO)], ..UDP });
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        age(node, CLIENT, 2);
         let last = node.leaves(&Sent::udp(HERE, CLIENT, b"x"));
         assert_eq!((last.from, last.to), (address(FRONTEND), address(CLIENT)), "packets in flight arrive");
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE_TOO));
@@ -600,12 +600,12 @@ fn kernel_a_udp_flow_follows_its_frontends_current_port() {
         agree(node, false, CLIENT, HERE);
         node.serve_local(&Port { index: 2, base: 8, backends: &backends, ..UDP });
         node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &others, ..Port::UDP });
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        age(node, CLIENT, 2);
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE));
         assert_eq!(begun(node), 1, "it is the same flow");
         node.serve_local(&Port { index: 2, base: 8, backends: &others, ..UDP });
         node.serve_local(&Port { frontends: &["203.0.113.99:80"], backends: &backends, ..Port::UDP });
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        age(node, CLIENT, 2);
         assert_eq!(goes(node, false, CLIENT, 0), address(HERE_TOO), "it is not a backend of the other port");
     });
 }

@@ -44,6 +44,11 @@ const LOCAL_SLOTS: u32 = 64;
 /// The slots of the maps: enough that a table makes none grow.
 const SLOTS: u32 = 65_536;
 
+/// Waits for another second of the programs' clock, which they take from the kernel.
+pub(super) fn next_second() {
+    holdfast_fixtures::clock::pause(std::time::Duration::from_millis(1_100));
+}
+
 /// The programs over their own maps, in a network with an outer device and a pods' device.
 pub(super) struct Node {
     pub(super) maps: KernelMaps,

@@ -9,7 +9,7 @@ use holdfast_core::list::Scope;
 use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address};
 use super::lives::{age, found};
 use super::network;
-use super::node::{NEXT, Node};
+use super::node::{NEXT, Node, next_second};
 use super::wrapped::{WAYS, Way, by, comes_out, goes_wrapped, is_dropped, serve, taken_apart, test};
 use crate::abi::packets::types::packet_count;
 use crate::devices::DeviceSide;
@@ -30,10 +30,8 @@ fn bear_another(node: &Node) {
 
 /// Whether the client's packets take the stack, as soon as the programs look up the route again.
 fn goes_by_the_stack(node: &Node, sent: &Sent) -> bool {
-    (0..30).any(|_| {
-        std::thread::sleep(std::time::Duration::from_millis(100));
-        node.come(&sent.frame()).0 == NEXT
-    })
+    next_second();
+    node.come(&sent.frame()).0 == NEXT
 }
 
 /// The backend keeps its address and moves to this node, or its node is reached by another device now.

@@ -2,7 +2,7 @@
 
 use super::craft::{ACK, RST, SYN, Seen, Sent, TCP, UDP, address, see};
 use super::network;
-use super::node::{NEXT, Node, REDIRECTED, SHOT};
+use super::node::{NEXT, Node, REDIRECTED, SHOT, next_second};
 use super::past::{HOPS, Way, hops, passed, serve};
 
 /// An outside client, its frontend, and a backend of another node.
@@ -19,11 +19,6 @@ fn test(test: impl FnOnce(&mut Node) + Send + 'static) {
         node.tell_of_shortcut(true);
         test(node);
     });
-}
-
-/// A cached route lasts for the second of its look-up.
-fn wait_until_asked_again() {
-    std::thread::sleep(std::time::Duration::from_millis(1_100));
 }
 
 /// A packet on the fast path, as the other device's program gets it.
@@ -126,7 +121,7 @@ fn kernel_a_packet_that_exceeds_the_mtu_takes_the_stack() {
     test(|node| {
         WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
         network::narrow(1_400);
-        wait_until_asked_again();
+        next_second();
         for (client, frontend, _) in WAYS {
             assert_eq!(node.come(&Sent::udp(client, frontend, &[0; 1_400]).frame()).0, NEXT);
             passes(node, &Sent::udp(client, frontend, &[0; 1_300]));
@@ -139,7 +134,7 @@ fn kernel_a_cached_route_serves_one_second_and_packets_within_its_mtu() {
     test(|node| {
         WAYS.iter().for_each(|way| drop(begin(node, *way, UDP)));
         network::forget_routers();
-        wait_until_asked_again();
+        next_second();
         for (client, frontend, _) in WAYS {
             assert_eq!(
                 node.come(&Sent::udp(client, frontend, b"?").frame()).0,

@@ -4,7 +4,7 @@ use holdfast_core::op::QuotaId;
 
 use super::craft::{ACK, SYN, Sent, TCP, UDP, address};
 use super::lives::{all, change, found};
-use super::node::{NEXT, Node, SHOT};
+use super::node::{NEXT, Node, SHOT, next_second};
 use super::ports::{close, give, open};
 use crate::abi::as_bytes;
 use crate::abi::packets::types::{packet_count, packet_settings, port_range};
@@ -69,8 +69,7 @@ fn kernel_a_flood_causes_no_repeated_search_of_all_ports() {
         (1_024..1_024 + PORTS).for_each(|port| connect(node, way, port));
         (40_000..40_100).for_each(|port| assert_eq!(begin(node, way, port), SHOT, "{port}"));
         close(node, &format!("{client}:1500"), 2);
-        let later = std::time::Duration::from_millis(1_100);
-        std::thread::sleep(later);
+        next_second();
         assert_eq!(begin(node, way, 50_000), NEXT, "another second searches again");
     });
 }

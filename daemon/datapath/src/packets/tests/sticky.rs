@@ -6,9 +6,12 @@ use holdfast_core::list::{Scope, SlotState};
 use holdfast_core::maps::Maps;
 use holdfast_core::op::{Action, MemberKey, Membership, PortFacts, PortIndex, QuotaId, WordFlags};
 
+use libbpf_rs::{MapCore, MapFlags};
+
 use super::craft::{ACK, RST, SYN, Sent, TCP, address, see};
 use super::node::{NEXT, Node};
 use crate::kernel::bed::Port;
+use crate::map::{self, Map};
 
 /// A frontend, its local backends, its first client; the same of another service.
 type Place = ([&'static str; 2], fn(u16) -> String, fn(u32) -> String);
@@ -106,8 +109,19 @@ fn kernel_simultaneous_connections_of_a_client_get_one_backend() {
 }
 
 /// Seconds for which a client is remembered, and after which it returns.
-const KNOWN_FOR: u32 = 6;
-const COMES_AGAIN: std::time::Duration = std::time::Duration::from_secs(4);
+const KNOWN_FOR: u32 = 10_000;
+const COMES_AGAIN: u64 = 7_000;
+
+/// Ages all saved clients.
+fn age_clients(node: &Node, seconds: u64) {
+    let clients = map::find_handle(&node.handles, Map::Clients).unwrap();
+    for key in clients.keys().collect::<Vec<_>>() {
+        let mut client = clients.lookup(&key, MapFlags::ANY).unwrap().unwrap();
+        let visit = client.last_chunk_mut::<8>().unwrap();
+        *visit = u64::from_ne_bytes(*visit).wrapping_sub(seconds * 1_000_000_000).to_ne_bytes();
+        node.put(Map::Clients, &key, &client);
+    }
+}
 
 #[test]
 fn kernel_a_client_that_returns_in_time_renews_its_affinity() {
@@ -121,7 +135,7 @@ fn kernel_a_client_that_returns_in_time_renews_its_affinity() {
             let firsts: Vec<_> =
                 all().map(|client| begins_and_is_answered(node, &client, frontend)).collect();
             for port in [40_001, 40_002] {
-                std::thread::sleep(COMES_AGAIN);
+                age_clients(node, COMES_AGAIN);
                 let again: Vec<_> = all().map(|client| begins(node, &client, port, frontend)).collect();
                 assert_eq!(again, firsts, "{port}");
             }
