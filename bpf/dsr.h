@@ -25,6 +25,8 @@ GLOBAL int is_dsr_node4(__u32 address)
 {
 	__u32 is_in = 0;
 
+	if (!has_dsr_from)
+		return false;
 	for (__u32 at = 0; at < 2 * DSR_NETWORKS; at += 2) {
 		__u32 mask = dsr_from4[at + 1];
 		__u64 differs = (address ^ dsr_from4[at]) & mask;
@@ -39,6 +41,8 @@ GLOBAL int is_dsr_node6(__u32 a, __u32 b, __u32 c, __u32 d)
 {
 	__u32 is_in = 0;
 
+	if (!has_dsr_from)
+		return false;
 	for (__u32 at = 0; at < 8 * DSR_NETWORKS; at += 8) {
 		__u64 differs =
 			((a ^ dsr_from6[at]) & dsr_from6[at + 4]) | ((b ^ dsr_from6[at + 1]) & dsr_from6[at + 5]) |

@@ -75,8 +75,8 @@ GLOBAL int clamp_mss(struct __sk_buff *skb, __u32 transport, __u32 less)
 /* Whether the backend accepts a TCP connection that arrives encapsulated. */
 INLINE bool is_decap_syn_ack(const struct flow *flow, const struct packet *packet)
 {
-	return packet->flags & TCP_SYN && flow->backend_flags & FLOW_DECAP && flow->transport == IPPROTO_TCP &&
-	       packet->part == WHOLE;
+	return has_dsr_from && packet->flags & TCP_SYN && flow->backend_flags & FLOW_DECAP &&
+	       flow->transport == IPPROTO_TCP && packet->part == WHOLE;
 }
 
 /*
@@ -166,7 +166,7 @@ INLINE __u32 find_decap_flow(bool v4)
 	struct scratch *scratch = get_scratch();
 	__u32 number_at_wire, number;
 
-	if (!scratch)
+	if (!has_dsr_from || !scratch)
 		return NO_FLOW;
 	scratch->translated = scratch->packet.tuple;
 	number_at_wire = find_local_flow(ENTRY_WIRE, v4);
@@ -195,7 +195,7 @@ INLINE __u32 get_decap_flow(const struct tuple *tuple, bool v4)
 {
 	struct scratch *scratch = get_scratch();
 
-	if (!scratch)
+	if (!has_dsr_from || !scratch)
 		return NO_FLOW;
 	scratch->packet.tuple = *tuple;
 	return v4 ? find_decap_flow4() : find_decap_flow6();
@@ -361,8 +361,11 @@ INLINE enum step select_decap_backend(struct __sk_buff *skb, struct scratch *scr
 	const struct packet *packet = &scratch->packet;
 	struct lb_request request = {};
 	__u64 word, cluster;
-	struct device *device = bpf_map_lookup_elem(&devices, &scratch->device);
+	struct device *device;
 
+	if (!has_dsr_from)
+		return STEP_DROP;
+	device = bpf_map_lookup_elem(&devices, &scratch->device);
 	scratch->from_pod = scratch->affinity_flag = scratch->may_encap = 0;
 	scratch->reply_flag = device && device->flags & DEVICE_REPLY_BY_FRONTEND ? FLOW_REPLY_BY_FRONTEND : 0;
 	if (device)
@@ -459,7 +462,7 @@ INLINE enum step adopt_flow(struct scratch *scratch, bool v4)
 	struct lb_request request = {};
 
 	set_request(&request, &scratch->packet.tuple, v4);
-	if (!find_frontend(&request))
+	if (!find_dialled_frontend(&request))
 		return STEP_PASS;
 	scratch->is_adopted = find_peer_backend(scratch, &request, v4) && !(is_reset && scratch->flags & DEVICE_IPSEC);
 	if (scratch->is_adopted && is_reset)
@@ -485,7 +488,7 @@ INLINE enum step adopt_error(void *ctx, struct scratch *scratch, bool v4)
 	scratch->from_pod = scratch->flags & DEVICE_POD;
 	set_request(&request, tuple, v4);
 	if (scratch->flags & (DEVICE_BACKENDS | DEVICE_IPSEC) || is_draining() || !may_be_remote_flow(scratch) ||
-	    !find_frontend(&request) || is_reply_to_node(ctx, &request, tuple, v4) ||
+	    !find_dialled_frontend(&request) || is_reply_to_node(ctx, &request, tuple, v4) ||
 	    !find_peer_backend(scratch, &request, v4))
 		return STEP_PASS;
 	return encap_stateless(scratch);

@@ -92,12 +92,20 @@ INLINE bool is_for_pod(const struct flow *flow, const struct scratch *scratch)
 
 /*
  * Sets the tuples of the packet in the stack and behind the egress program. `false`: another flow has taken the record.
+ * A global function: the verifier follows the rest of the fast path once, and not for each direction.
  */
-INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scratch, struct tuple *translated,
-			     struct tuple *outgoing)
+GLOBAL int set_fast_path_tuples(void)
 {
-	__u32 serial = scratch->serial;
+	struct scratch *scratch = get_scratch();
+	const struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
+	struct tuple *translated, *outgoing;
+	__u32 serial;
 
+	if (!flow)
+		return false;
+	translated = &scratch->translated;
+	outgoing = &scratch->outgoing;
+	serial = scratch->serial;
 	flow = (const struct flow *)load_after((const __u64 *)flow, serial);
 	if (scratch->direction == TO_BACKEND) {
 		set_endpoint(&translated->source, flow->client, flow->translated_port);
@@ -120,14 +128,13 @@ INLINE bool fast_path_tuples(const struct flow *flow, const struct scratch *scra
  * to local pods or elsewhere. A pod that is a client counts as elsewhere: its replies have to pass the egress program
  * of its device. The flags of the egress device go to `egress_flags`. NULL: the stack gets the packet.
  */
-INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scratch *scratch,
-					const struct tuple *translated, __u32 wanted, __u32 ingress_flags,
-					__u32 *egress_flags, bool v4)
+INLINE struct flow_path *find_fast_path(struct __sk_buff *skb, const struct scratch *scratch, __u32 wanted,
+					__u32 ingress_flags, __u32 *egress_flags, bool v4)
 {
 	struct flow_path *path = get_flow_path(scratch->number, scratch->direction);
 
 	if (!path || !(ingress_flags & DEVICE_FAST_PATH) ||
-	    !resolve_flow_path(skb, scratch, path, translated, ingress_flags, v4))
+	    !resolve_flow_path(skb, scratch, path, ingress_flags, v4))
 		return NULL;
 	*egress_flags = path->device == skb->ifindex ? ingress_flags : get_device_flags(path->device);
 	if (scratch->direction == TO_CLIENT && *egress_flags & DEVICE_POD)
@@ -175,11 +182,10 @@ INLINE bool uses_redirect_peer(struct scratch *scratch, __u32 ingress_flags, __u
  * the mark would go on into the pod's network, and the pod may be a node with programs of its own.
  */
 INLINE int send_fast_path(struct __sk_buff *skb, struct scratch *scratch, const struct flow_path *path,
-			  const struct tuple *translated, const struct tuple *outgoing, __u32 ingress_flags,
-			  __u32 egress_flags, bool v4)
+			  __u32 ingress_flags, __u32 egress_flags, bool v4)
 {
 	if (!decrement_ttl(skb, &scratch->packet, v4) ||
-	    !nat_packet(skb, &scratch->packet, scratch->skips_egress ? outgoing : translated, v4))
+	    !nat_packet(skb, &scratch->packet, scratch->skips_egress ? &scratch->outgoing : &scratch->translated, v4))
 		return TC_ACT_SHOT;
 	if (scratch->skips_egress && !(egress_flags & DEVICE_LOCAL_PODS))
 		skb->tc_index = MARK_TRANSLATED;
@@ -194,15 +200,13 @@ INLINE __u32 required_device_flags(const struct flow *flow, const struct scratch
 
 /* --- One flow. --- */
 
-/* Saves a packet of a flow with a fast path for the next step. */
-INLINE enum step save_fast_path(const struct packet *packet, __u32 number, __u32 serial, enum direction direction,
-				bool skips_egress)
+/* Saves the flow of the packet in the scratch map for the next step. */
+INLINE enum step save_fast_path(__u32 number, __u32 serial, enum direction direction, bool skips_egress)
 {
 	struct scratch *scratch = get_scratch();
 
 	if (!scratch)
 		return STEP_DROP;
-	scratch->packet = *packet;
 	scratch->number = number;
 	scratch->serial = serial;
 	scratch->direction = direction;
@@ -221,21 +225,19 @@ INLINE int fast_path(struct __sk_buff *skb, bool v4)
 	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
 	__u32 ingress_flags = get_device_flags(skb->ifindex), egress_flags;
 	const struct flow_path *path;
-	struct tuple translated, outgoing;
 	int verdict;
 
-	if (!flow || !fast_path_tuples(flow, scratch, &translated, &outgoing))
+	if (!flow || !set_fast_path_tuples())
 		return TC_ACT_SHOT;
-	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), ingress_flags,
-			      &egress_flags, v4);
+	path = find_fast_path(skb, scratch, required_device_flags(flow, scratch), ingress_flags, &egress_flags, v4);
 	if (path && scratch->skips_egress && scratch->direction == TO_CLIENT)
 		note_reply(flow, scratch->number, &scratch->packet, v4);
 	if (path && scratch->direction == TO_BACKEND)
 		mark_snat_used(flow);
 	if (path)
-		verdict = send_fast_path(skb, scratch, path, &translated, &outgoing, ingress_flags, egress_flags, v4);
+		verdict = send_fast_path(skb, scratch, path, ingress_flags, egress_flags, v4);
 	else
-		verdict = nat_packet(skb, &scratch->packet, &translated, v4) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
+		verdict = nat_packet(skb, &scratch->packet, &scratch->translated, v4) ? TC_ACT_UNSPEC : TC_ACT_SHOT;
 	if (verdict == TC_ACT_UNSPEC)
 		mark_translated(skb);
 	if (verdict == TC_ACT_SHOT)
@@ -285,7 +287,6 @@ INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 	struct scratch *scratch = get_scratch();
 	struct flow *flow = scratch ? get_flow(scratch->number) : NULL;
 	const struct flow_path *path;
-	struct tuple translated, outgoing;
 	__u32 egress_flags;
 	int verdict;
 
@@ -294,14 +295,13 @@ INLINE int fast_path_first(struct __sk_buff *skb, bool v4)
 	scratch->serial = READ_ONCE(flow->serial);
 	scratch->direction = TO_BACKEND;
 	scratch->skips_egress = true;
-	if (!fast_path_tuples(flow, scratch, &translated, &outgoing))
+	if (!set_fast_path_tuples())
 		return TC_ACT_UNSPEC;
-	path = find_fast_path(skb, scratch, &translated, required_device_flags(flow, scratch), scratch->flags,
-			      &egress_flags, v4);
+	path = find_fast_path(skb, scratch, required_device_flags(flow, scratch), scratch->flags, &egress_flags, v4);
 	if (!path)
 		return TC_ACT_UNSPEC;
 	mark_snat_used(flow);
-	verdict = send_fast_path(skb, scratch, path, &translated, &outgoing, scratch->flags, egress_flags, v4);
+	verdict = send_fast_path(skb, scratch, path, scratch->flags, egress_flags, v4);
 	if (verdict == TC_ACT_SHOT)
 		count_packet(COUNT_UNWRITABLE);
 	else

@@ -503,30 +503,59 @@ INLINE bool is_path_for(const struct flow_path *path, __u32 number, __u32 serial
 	       path->ingress_device == ingress_device && path->class == info->class && info->length <= path->mtu;
 }
 
+/* `false`: the stack would do more than forward this packet. */
+INLINE bool read_ip_info(const struct __sk_buff *skb, const struct packet *packet, struct ip_info *info, bool v4)
+{
+	return (v4 ? read_ip_info4(skb, packet, info) : read_ip_info6(skb, packet, info)) && info->length <= 0xffff;
+}
+
+/*
+ * Looks the path of the packet in the scratch map up anew, once in a second. `flags`: the ingress device's. A global
+ * function: the verifier follows it once, and not for each way in which a packet gets here.
+ */
+INLINE bool refresh_flow_path(struct __sk_buff *skb, __u32 flags, bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+	struct flow_path *path = scratch ? get_flow_path(scratch->number, scratch->direction) : NULL;
+	struct ip_info info;
+
+	if (!path || !read_ip_info(skb, &scratch->packet, &info, v4))
+		return false;
+	path->serial = 0;
+	if (!lookup_flow_path(skb, path, &scratch->translated, &info, flags, v4) ||
+	    !is_reply_path(skb, &scratch->translated, path->device, v4))
+		return false;
+	save_ingress(skb, path);
+	path->second = seconds();
+	path->number = scratch->number;
+	path->serial = scratch->serial;
+	return true;
+}
+
+GLOBAL int refresh_flow_path4(struct __sk_buff *skb, __u32 flags)
+{
+	return refresh_flow_path(skb, flags, true);
+}
+
+GLOBAL int refresh_flow_path6(struct __sk_buff *skb, __u32 flags)
+{
+	return refresh_flow_path(skb, flags, false);
+}
+
 /* Resolves the path of a packet. `flags`: the ingress device's. `false`: the packet goes through the stack. */
-INLINE bool resolve_flow_path(struct __sk_buff *skb, const struct scratch *scratch, struct flow_path *path,
-			      const struct tuple *translated, __u32 flags, bool v4)
+INLINE bool resolve_flow_path(struct __sk_buff *skb, const struct scratch *scratch, const struct flow_path *path,
+			      __u32 flags, bool v4)
 {
 	const struct packet *packet = &scratch->packet;
-	__u32 number = scratch->number, serial = scratch->serial;
 	struct ip_info info;
-	__u32 now = seconds();
 
 	if (packet->part != WHOLE || skb->pkt_type != PACKET_HOST || skb->vlan_present || skb->mark)
 		return false;
-	if (!(v4 ? read_ip_info4(skb, packet, &info) : read_ip_info6(skb, packet, &info)) || info.length > 0xffff)
+	if (!read_ip_info(skb, packet, &info, v4))
 		return false;
-	if (LIKELY(is_path_for(path, number, serial, now, skb->ifindex, &info)))
+	if (LIKELY(is_path_for(path, scratch->number, scratch->serial, seconds(), skb->ifindex, &info)))
 		return true;
-	path->serial = 0;
-	if (!lookup_flow_path(skb, path, translated, &info, flags, v4) ||
-	    !is_reply_path(skb, translated, path->device, v4))
-		return false;
-	save_ingress(skb, path);
-	path->second = now;
-	path->number = number;
-	path->serial = serial;
-	return true;
+	return v4 ? refresh_flow_path4(skb, flags) : refresh_flow_path6(skb, flags);
 }
 
 #endif

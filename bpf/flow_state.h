@@ -111,7 +111,7 @@ INLINE void track_client_one_way(struct flow *flow, const struct packet *packet)
 /* Tracks what a client sends. A SYN of another connection does not change the established one. */
 INLINE void track_client(struct flow *flow, const struct packet *packet)
 {
-	if (UNLIKELY(is_encapsulated(flow)))
+	if (has_dsr_from && UNLIKELY(is_encapsulated(flow)))
 		return track_client_one_way(flow, packet);
 	if (!is_connection_oriented(flow->transport))
 		return;
@@ -283,15 +283,12 @@ INLINE bool is_backend_gone(__u32 number, bool v4)
 {
 	struct flow *flow = get_flow(number);
 	struct lb_request request = {};
-	struct tuple tuple;
 	struct port *port;
 	__u64 word;
 
 	if (!flow)
 		return false;
-	original_tuple(&tuple, flow);
-	set_request(&request, &tuple, v4);
-	if (!find_frontend(&request))
+	if (!find_flow_frontend(&request, number, v4))
 		return true;
 	set_endpoint(&request.backend, flow->backend, flow->backend_port);
 	if (is_member(&request, SCOPE_SERVING))

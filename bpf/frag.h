@@ -122,20 +122,6 @@ GLOBAL int restore_fragment_ports6(__u32 kind)
 	return restore_fragment_ports(kind, false);
 }
 
-INLINE bool restore_ports(struct packet *packet, enum entry_kind kind, bool v4)
-{
-	struct scratch *scratch = get_scratch();
-
-	if (!scratch)
-		return false;
-	scratch->packet.tuple = packet->tuple;
-	scratch->packet.id = packet->id;
-	if (!(v4 ? restore_fragment_ports4(kind) : restore_fragment_ports6(kind)))
-		return false;
-	packet->tuple = scratch->packet.tuple;
-	return true;
-}
-
 /* Whether a packet may have ports: its own, or those of its first fragment. */
 INLINE bool may_have_ports(const struct packet *packet, bool v4)
 {
@@ -143,16 +129,53 @@ INLINE bool may_have_ports(const struct packet *packet, bool v4)
 	       (!v4 && packet->part == LATER_FRAGMENT && is_extension(packet->tuple.transport));
 }
 
-/* Sets the ports of a packet, if it has any. All fragments of a datagram have the ports of the first one. */
+/*
+ * Sets the ports of the packet in the scratch map, if it has any. All fragments of a datagram have the ports of the
+ * first one.
+ */
 INLINE bool resolve_ports(struct __sk_buff *skb, struct packet *packet, enum entry_kind kind, bool v4)
 {
 	if (!may_have_ports(packet, v4))
 		return false;
 	if (UNLIKELY(packet->part == LATER_FRAGMENT))
-		return restore_ports(packet, kind, v4);
+		return v4 ? restore_fragment_ports4(kind) : restore_fragment_ports6(kind);
 	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
 		delete_fragment(packet, kind);
 	return parse_transport(skb, packet);
+}
+
+/* What a packet is: none of ours, an ICMP message, or one with ports. */
+enum parse_result { PARSE_FOREIGN, PARSE_ICMP, PARSE_OK };
+
+/*
+ * Reads a packet into the scratch map. A global function: the verifier follows what comes behind it once, and not for
+ * each kind of packet.
+ */
+INLINE enum parse_result parse_packet(struct __sk_buff *skb, enum entry_kind kind, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+	struct packet *packet;
+
+	if (!scratch)
+		return PARSE_FOREIGN;
+	packet = &scratch->packet;
+	packet->part = WHOLE;
+	packet->id = packet->flags = 0;
+	if (!parse(skb, packet, v4))
+		return PARSE_FOREIGN;
+	if (UNLIKELY(is_icmp(packet, v4)))
+		return PARSE_ICMP;
+	return resolve_ports(skb, packet, kind, v4) ? PARSE_OK : PARSE_FOREIGN;
+}
+
+GLOBAL int parse_packet4(struct __sk_buff *skb, __u32 kind)
+{
+	return parse_packet(skb, kind, true);
+}
+
+GLOBAL int parse_packet6(struct __sk_buff *skb, __u32 kind)
+{
+	return parse_packet(skb, kind, false);
 }
 
 #endif

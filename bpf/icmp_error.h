@@ -142,6 +142,17 @@ INLINE enum step save_unknown_error(const struct __sk_buff *skb, const struct pa
 	return STEP_ADOPT_FLOW;
 }
 
+/* Sends an error to the backend's node. */
+INLINE enum step encap_error(const struct packet *packet, __u32 number, __u32 serial, enum direction direction)
+{
+	struct scratch *scratch = get_scratch();
+
+	if (!has_dsr_from || !scratch)
+		return STEP_DROP;
+	scratch->packet = *packet;
+	return save_fast_path(number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP : STEP_DROP;
+}
+
 /*
  * Translates an error that arrives about a packet that left. It goes to that packet's sender, a backend or a client,
  * and quotes the packet as the stack has seen it.
@@ -171,10 +182,7 @@ INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated,
 	if (direction == NO_DIRECTION)
 		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &tuple);
 	if (UNLIKELY(is_encapsulated(flow)))
-		return !is_encap_disabled(skb, flow) &&
-				       save_fast_path(&packet, number, serial, direction, false) == STEP_FAST_PATH ?
-			       STEP_ENCAP :
-			       STEP_DROP;
+		return is_encap_disabled(skb, flow) ? STEP_DROP : encap_error(&packet, number, serial, direction);
 	note_port_unreachable(flow, &packet, &quoted);
 	reverse_tuple(&to, translated);
 	if (!write_quoted(skb, &quoted, &to, v4))

@@ -39,14 +39,11 @@ INLINE bool is_frontend_moved(__u32 number, bool v4)
 	struct scratch *scratch = get_scratch();
 	struct flow *flow = get_flow(number);
 	struct lb_request request = {};
-	struct tuple tuple;
 	struct port *port;
 
 	if (!flow || !scratch)
 		return false;
-	original_tuple(&tuple, flow);
-	set_request(&request, &tuple, v4);
-	if (!find_frontend(&request))
+	if (!find_flow_frontend(&request, number, v4))
 		return true;
 	port = lookup_port(&request);
 	if (!port)
@@ -99,17 +96,39 @@ INLINE bool reopens_elsewhere(const struct flow *flow, __u32 number, const struc
 	       (v4 ? is_frontend_moved4(number) : is_frontend_moved6(number));
 }
 
-/* Whether a client's packet may not follow its flow any more. If so, it ends the flow. */
-INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 number, const struct packet *packet,
-			   __u32 now, bool v4)
+/* Whether the client's packet in the scratch map may not follow its flow any more. */
+INLINE bool is_stale(struct __sk_buff *skb, __u32 number, bool v4)
 {
-	bool is_lost = is_encap_disabled(skb, flow);
+	const struct scratch *scratch = get_scratch();
+	const struct flow *flow = get_flow(number);
+	__u32 now = seconds();
 
-	if (LIKELY(flow->seen == now && !is_reset(flow) && !has_both_fins(flow)) && !is_lost)
+	if (!scratch || !flow)
 		return false;
-	if (!is_lost && !has_expired(flow, now) && !reopens(flow, packet) && !is_udp_backend_gone(flow, number, v4) &&
-	    !reopens_elsewhere(flow, number, packet, now, v4) &&
-	    (flow->seen == now || !needs_other_snat_address(skb, flow, number, packet, v4)))
+	return is_encap_disabled(skb, flow) || has_expired(flow, now) || reopens(flow, &scratch->packet) ||
+	       is_udp_backend_gone(flow, number, v4) || reopens_elsewhere(flow, number, &scratch->packet, now, v4) ||
+	       (flow->seen != now && needs_other_snat_address(skb, flow, number, &scratch->packet, v4));
+}
+
+GLOBAL int is_stale4(struct __sk_buff *skb, __u32 number)
+{
+	return is_stale(skb, number, true);
+}
+
+GLOBAL int is_stale6(struct __sk_buff *skb, __u32 number)
+{
+	return is_stale(skb, number, false);
+}
+
+/*
+ * Whether a client's packet may not follow its flow any more. If so, it ends the flow. The packets of one second are
+ * alike, so most of them cost two comparisons.
+ */
+INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 number, __u32 now, bool v4)
+{
+	if (LIKELY(flow->seen == now && !is_reset(flow) && !has_both_fins(flow)) && !is_encap_disabled(skb, flow))
+		return false;
+	if (!(v4 ? is_stale4(skb, number) : is_stale6(skb, number)))
 		return false;
 	end_flow(number, READ_ONCE(flow->serial), v4);
 	return true;
@@ -119,7 +138,7 @@ INLINE bool end_stale_flow(struct __sk_buff *skb, struct flow *flow, __u32 numbe
 INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, enum ownership ownership,
 			   enum step *next, bool v4)
 {
-	__u32 number = UNLIKELY(ownership == DECAPSULATED) ? get_decap_flow(&packet->tuple, v4) :
+	__u32 number = has_dsr_from && UNLIKELY(ownership == DECAPSULATED) ? get_decap_flow(&packet->tuple, v4) :
 							     find_ingress_flow(&packet->tuple, v4);
 	struct flow *flow = get_flow(number);
 	enum direction direction;
@@ -138,7 +157,7 @@ INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, e
 	}
 	if (direction == TO_BACKEND) {
 		now = seconds();
-		if (UNLIKELY(end_stale_flow(skb, flow, number, packet, now, v4)))
+		if (UNLIKELY(end_stale_flow(skb, flow, number, now, v4)))
 			return false;
 		if (UNLIKELY(flow->seen != now)) {
 			note_silent_backend(flow, number);
@@ -150,46 +169,37 @@ INLINE bool follow_ingress(struct __sk_buff *skb, const struct packet *packet, e
 	}
 	set_forward_mark(skb);
 	if (UNLIKELY(is_encapsulated(flow)))
-		*next = save_fast_path(packet, number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP :
-												     STEP_DROP;
+		*next = has_dsr_from && save_fast_path(number, serial, direction, false) == STEP_FAST_PATH ?
+				STEP_ENCAP :
+				STEP_DROP;
 	else if (has_fast_path(flow))
-		*next = save_fast_path(packet, number, serial, direction, may_skip_egress(flow, packet, direction));
+		*next = save_fast_path(number, serial, direction, may_skip_egress(flow, packet, direction));
 	else
 		*next = finish(nat_ingress(skb, packet, &to, v4));
 	return true;
 }
 
-/* Saves a packet that may be a new client's, for the next steps. */
-INLINE enum step save_new_client(const struct __sk_buff *skb, const struct packet *packet)
-{
-	struct scratch *scratch = get_scratch();
-
-	if (!scratch)
-		return STEP_PASS;
-	scratch->packet = *packet;
-	scratch->device = skb->ifindex;
-	return STEP_SELECT_BACKEND;
-}
-
 INLINE enum step ingress_lookup(struct __sk_buff *skb, enum ownership ownership, bool v4)
 {
-	struct packet packet = {};
+	int result = v4 ? parse_packet4(skb, ENTRY_WIRE) : parse_packet6(skb, ENTRY_WIRE);
+	struct scratch *scratch = get_scratch();
 	enum step next = STEP_NOT_OURS;
+	const struct packet *packet;
 
-	if (!parse(skb, &packet, v4))
-		return STEP_NOT_OURS;
-	if (UNLIKELY(is_icmp(&packet, v4)))
+	if (result == PARSE_ICMP)
 		return STEP_ICMP_ERROR;
-	if (!resolve_ports(skb, &packet, ENTRY_WIRE, v4))
+	if (result != PARSE_OK || !scratch)
 		return STEP_NOT_OURS;
-	if (ownership == UNPARSED &&
-	    !may_be_ours(packet.tuple.destination.address, packet.tuple.destination.port, packet.tuple.source.port, v4))
+	packet = &scratch->packet;
+	if (ownership == UNPARSED && !may_be_ours(packet->tuple.destination.address, packet->tuple.destination.port,
+						  packet->tuple.source.port, v4))
 		return STEP_NOT_OURS;
-	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		save_fragment(&packet, ENTRY_WIRE);
-	if (LIKELY(follow_ingress(skb, &packet, ownership, &next, v4)) || packet.part == LATER_FRAGMENT)
+	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
+		save_fragment(packet, ENTRY_WIRE);
+	if (LIKELY(follow_ingress(skb, packet, ownership, &next, v4)) || packet->part == LATER_FRAGMENT)
 		return next;
-	return save_new_client(skb, &packet);
+	scratch->device = skb->ifindex;
+	return STEP_SELECT_BACKEND;
 }
 
 #endif

@@ -91,13 +91,13 @@ INLINE __u64 lookup_frontend(const struct lb_request *request, const __u32 *addr
 }
 
 /* Looks twice: the second look-up of a reused element finds the new one, or nothing. */
-INLINE bool find_frontend_at(struct lb_request *request, const __u32 *address, enum frontend_match match)
+INLINE __u64 find_target_at(const struct lb_request *request, const __u32 *address, enum frontend_match match)
 {
 	__u64 target = lookup_frontend(request, address, match);
 
 	if (UNLIKELY(target == TARGET_REUSED))
 		target = lookup_frontend(request, address, match);
-	return set_target(request, target);
+	return target == TARGET_REUSED ? TARGET_NONE : target;
 }
 
 /* Whether any node port has that number, or any frontend for datagrams that has no address of its own. */
@@ -159,10 +159,11 @@ INLINE bool has_loopback_node_ports(const struct lb_request *request)
 /* Whether the client dials the cluster IP of a service, at whatever port. */
 INLINE bool is_cluster_ip(const struct lb_request *request)
 {
+	__u32 address = request->frontend.address[3];
 	struct in6 key;
 
 	if (request->v4)
-		return bpf_map_lookup_elem(&cluster_ips4, &request->frontend.address[3]) != NULL;
+		return bpf_map_lookup_elem(&cluster_ips4, &address) != NULL;
 	copy_address(key.address, request->frontend.address);
 	return bpf_map_lookup_elem(&cluster_ips6, &key) != NULL;
 }
@@ -189,18 +190,30 @@ INLINE bool may_be_frontend(const struct lb_request *request)
 	return bits && READ_ONCE(*bits) >> (block % 64) & 1;
 }
 
-/* Finds a frontend by the dialled address. */
+/* Finds a frontend by the dialled address: its target, or TARGET_NONE. */
+INLINE __u64 find_exact_target(const struct lb_request *request)
+{
+	if (!may_be_frontend(request))
+		return TARGET_NONE;
+	return find_target_at(request, request->frontend.address, EXACT_ADDRESS);
+}
+
 INLINE bool find_exact_frontend(struct lb_request *request)
 {
-	return may_be_frontend(request) && find_frontend_at(request, request->frontend.address, EXACT_ADDRESS);
+	return set_target(request, find_exact_target(request));
 }
 
 /* Finds a node port. is_node_address() and has_loopback_node_ports() say which addresses have node ports. */
-INLINE bool find_node_port(struct lb_request *request)
+INLINE __u64 find_node_port_target(const struct lb_request *request)
 {
 	const __u32 any[4] = {};
 
-	return find_frontend_at(request, any, ANY_NODE_ADDRESS);
+	return find_target_at(request, any, ANY_NODE_ADDRESS);
+}
+
+INLINE bool find_node_port(struct lb_request *request)
+{
+	return set_target(request, find_node_port_target(request));
 }
 
 /* --- From a port index to a backend: the list's word, affinity, chance. --- */

@@ -80,12 +80,10 @@ INLINE __u64 prefix_diff(__u32 address, __u32 other, __u32 bits)
 	return (__u64)bpf_ntohl(address ^ other) >> (32 - bits);
 }
 
-/* How many of an address' first `bits` bits lie in its word number `at`. */
+/* How many of an address' first `bits` bits lie in its word number `at`. Without branches, as is_reversed(). */
 INLINE __u32 prefix_bits_in_word(__u32 bits, __u32 at)
 {
-	if (bits < 32 * at)
-		return 0;
-	return bits - 32 * at < 32 ? bits - 32 * at : 32;
+	return min_u32(max_u32(bits, 32 * at) - 32 * at, 32);
 }
 
 INLINE bool is_local_pod4(const struct device *device, __u32 address)
@@ -138,7 +136,8 @@ INLINE bool set_snat_address(struct __sk_buff *skb, const struct scratch *scratc
 	    keeps_client_address(device, flow, scratch->is_local, v4))
 		return true;
 	note_bridge(device->flags);
-	if (UNLIKELY(scratch->may_encap) && !is_unknown && !uses_ipsec(skb) && has_dsr_address(device, v4)) {
+	if (has_dsr_from && UNLIKELY(scratch->may_encap) && !is_unknown && !uses_ipsec(skb) &&
+	    has_dsr_address(device, v4)) {
 		flow->client_flags |= FLOW_ENCAP;
 		return true;
 	}
@@ -367,17 +366,17 @@ INLINE enum open_result init_flow(struct __sk_buff *skb, struct scratch *scratch
 		return OPEN_NO_ROOM;
 	fill_flow(flow, scratch, now, v4);
 	mark_backend_port(flow->backend_port);
-	if (UNLIKELY(scratch->decap_flag)) {
+	if (has_dsr_from && UNLIKELY(scratch->decap_flag)) {
 		if (is_decap_local(skb, scratch, flow, v4))
 			return OPEN_OK;
 	} else if (LIKELY(set_snat_address(skb, scratch, flow, v4)) &&
-		   (LIKELY(!scratch->is_adopted) || is_encapsulated(flow))) {
+		   (!has_dsr_from || LIKELY(!scratch->is_adopted) || is_encapsulated(flow))) {
 		return OPEN_OK;
 	}
 	undo_open(scratch, flow, false, v4);
-	if (UNLIKELY(scratch->is_adopted))
+	if (has_dsr_from && UNLIKELY(scratch->is_adopted))
 		return OPEN_NOT_REMOTE;
-	return scratch->decap_flag ? OPEN_NOT_LOCAL : OPEN_NO_ADDRESS;
+	return has_dsr_from && scratch->decap_flag ? OPEN_NOT_LOCAL : OPEN_NO_ADDRESS;
 }
 
 /*
@@ -478,10 +477,12 @@ INLINE enum step commit_flow(struct scratch *scratch, int added, bool v4)
 {
 	enum open_result result = add_flow(scratch, added, v4);
 
-	if (UNLIKELY(scratch->is_adopted) && result == OPEN_OK)
+	if (has_dsr_from && UNLIKELY(scratch->is_adopted) && result == OPEN_OK)
 		count_packet(COUNT_ADOPTED);
 	if (LIKELY(result == OPEN_OK))
-		return UNLIKELY(scratch->may_encap) && is_flow_encapsulated(scratch) ? STEP_ENCAP : STEP_FORWARD_FIRST;
+		return has_dsr_from && UNLIKELY(scratch->may_encap) && is_flow_encapsulated(scratch) ?
+			       STEP_ENCAP :
+			       STEP_FORWARD_FIRST;
 	return result == OPEN_EXISTS ? STEP_INGRESS_LOOKUP : drop_unopened(scratch, result, v4);
 }
 

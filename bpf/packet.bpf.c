@@ -72,7 +72,7 @@ INLINE enum step step_select_backend(struct __sk_buff *skb, enum ownership owner
 		return STEP_DROP;
 	scratch->may_encap = scratch->is_adopted = false;
 	scratch->decap_flag = has_dsr_from && ownership == DECAPSULATED ? FLOW_DECAP : 0;
-	return UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
+	return has_dsr_from && UNLIKELY(scratch->decap_flag) ? select_decap_backend(skb, scratch, v4) :
 					       select_client_backend(skb, scratch, v4);
 }
 
@@ -215,26 +215,27 @@ INLINE enum step follow_egress(struct __sk_buff *skb, const struct packet *packe
 
 INLINE enum step egress_lookup(struct __sk_buff *skb, bool v4)
 {
-	struct packet packet = {};
+	int result = v4 ? parse_packet4(skb, ENTRY_TRANSLATED) : parse_packet6(skb, ENTRY_TRANSLATED);
+	struct scratch *scratch = get_scratch();
+	const struct packet *packet;
 	struct flow *flow;
 	__u32 *entry, number;
 
-	if (!parse(skb, &packet, v4))
-		return STEP_PASS;
-	if (UNLIKELY(is_icmp(&packet, v4)))
+	if (result == PARSE_ICMP)
 		return STEP_ICMP_ERROR;
-	if (!resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+	if (result != PARSE_OK || !scratch)
 		return STEP_PASS;
-	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
+	packet = &scratch->packet;
+	entry = find_entry(&packet->tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
 	if (LIKELY(!flow)) {
-		note_node_datagram(&packet, v4);
+		note_node_datagram(packet, v4);
 		return STEP_PASS;
 	}
-	if (UNLIKELY(packet.part == FIRST_FRAGMENT))
-		save_fragment(&packet, ENTRY_TRANSLATED);
-	return follow_egress(skb, &packet, number, flow, v4);
+	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
+		save_fragment(packet, ENTRY_TRANSLATED);
+	return follow_egress(skb, packet, number, flow, v4);
 }
 
 /*
@@ -257,21 +258,24 @@ INLINE enum step follow_pod_egress(struct __sk_buff *skb, const struct packet *p
 		return STEP_DROP;
 	if (UNLIKELY(flow->state == FLOW_OPENING) && may_be_foreign(flow, packet, TO_CLIENT))
 		return STEP_PASS;
-	return save_fast_path(packet, number, serial, TO_CLIENT, may_skip_egress(flow, packet, TO_CLIENT));
+	return save_fast_path(number, serial, TO_CLIENT, may_skip_egress(flow, packet, TO_CLIENT));
 }
 
 INLINE enum step pod_egress_lookup(struct __sk_buff *skb, bool v4)
 {
-	struct packet packet = {};
+	int result = v4 ? parse_packet4(skb, ENTRY_TRANSLATED) : parse_packet6(skb, ENTRY_TRANSLATED);
+	struct scratch *scratch = get_scratch();
+	const struct packet *packet;
 	struct flow *flow;
 	__u32 *entry, number;
 
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !resolve_ports(skb, &packet, ENTRY_TRANSLATED, v4))
+	if (result != PARSE_OK || !scratch)
 		return STEP_PASS;
-	entry = find_entry(&packet.tuple, ENTRY_TRANSLATED, v4);
+	packet = &scratch->packet;
+	entry = packet->part == WHOLE ? find_entry(&packet->tuple, ENTRY_TRANSLATED, v4) : NULL;
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
-	return flow ? follow_pod_egress(skb, &packet, number, flow, v4) : STEP_PASS;
+	return flow ? follow_pod_egress(skb, packet, number, flow, v4) : STEP_PASS;
 }
 
 /* The steps as global functions, for each family. */
@@ -428,7 +432,7 @@ INLINE int handle_new_client(struct __sk_buff *skb, enum ownership ownership, bo
 		next = v4 ? encap4(skb) : encap6(skb);
 	if (next == STEP_REJECT)
 		next = finish(v4 ? reject4(skb) : reject6(skb));
-	if (UNLIKELY(next == STEP_RESET_UNKNOWN_SEGMENT))
+	if (UNLIKELY(next == STEP_RESET_UNKNOWN_SEGMENT) && has_dsr_from)
 		next = finish(v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb));
 	if (UNLIKELY(next == DROP_AND_END_FLOW))
 		end_victim(v4);

@@ -507,6 +507,8 @@ INLINE bool is_icmp(const struct packet *packet, bool v4)
  */
 struct scratch {
 	struct packet packet;
+	/* The target of the frontend that the packet dials: see set_target(). */
+	__u64 target;
 	/* The client's backend, and the port index. */
 	struct endpoint backend;
 	__u32 port_index;
@@ -537,6 +539,8 @@ struct scratch {
 	struct endpoint named_backend;
 	/* The tuple between the client and its backend. */
 	struct tuple translated;
+	/* On the fast path: the tuple behind the egress program. */
+	struct tuple outgoing;
 	/* The number of the packet's flow. NO_FLOW: see has_no_flow(). */
 	__u32 number;
 	/* On the fast path: enum direction, and the flow's serial. */
@@ -568,6 +572,8 @@ struct scratch {
 	struct endpoint wanted_backend;
 	__u32 search_first;
 	__u32 remaining;
+	/* See hide_value(). */
+	__u32 hidden;
 };
 
 struct {
@@ -582,6 +588,16 @@ INLINE struct scratch *get_scratch(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&scratch_map, &zero);
+}
+
+/*
+ * Returns the same number, of which the verifier knows nothing then: otherwise it would follow everything behind once
+ * for each value.
+ */
+INLINE __u32 hide_value(struct scratch *scratch, __u32 value)
+{
+	*(volatile __u32 *)&scratch->hidden = value;
+	return READ_ONCE(scratch->hidden);
 }
 
 /* No record has this number. */

@@ -37,13 +37,90 @@ INLINE void set_request(struct lb_request *request, const struct tuple *tuple, b
  * A packet to a loopback address finds no frontend. Only local processes dial one, and the programs do not see their
  * packets. The kernel drops a packet from outside to a loopback address, and would not drop it after a translation.
  */
+INLINE __u64 find_target(const struct lb_request *request)
+{
+	__u64 target;
+
+	if (is_loopback(request))
+		return TARGET_NONE;
+	target = find_exact_target(request);
+	if (target != TARGET_NONE)
+		return target;
+	if (!has_node_port(request->frontend.port) || !is_node_address(request))
+		return TARGET_NONE;
+	return find_node_port_target(request);
+}
+
 INLINE bool find_frontend(struct lb_request *request)
 {
-	if (is_loopback(request))
-		return false;
-	if (find_exact_frontend(request))
-		return true;
-	return has_node_port(request->frontend.port) && is_node_address(request) && find_node_port(request);
+	return set_target(request, find_target(request));
+}
+
+/*
+ * Finds what the packet in the scratch map dials. A global function, so the verifier follows a caller once, and not
+ * once for each way in which a frontend is found.
+ */
+INLINE __u64 find_dialled_target(bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+	struct lb_request request = {};
+
+	if (!scratch)
+		return TARGET_NONE;
+	set_request(&request, &scratch->packet.tuple, v4);
+	return find_target(&request);
+}
+
+GLOBAL __u64 find_dialled_target4(void)
+{
+	return find_dialled_target(true);
+}
+
+GLOBAL __u64 find_dialled_target6(void)
+{
+	return find_dialled_target(false);
+}
+
+/* Finds the frontend that a flow's client dials. A global function, as find_dialled_target(). */
+INLINE __u64 find_flow_target(__u32 number, bool v4)
+{
+	const struct flow *flow = get_flow(number);
+	struct lb_request request = {};
+	struct tuple tuple;
+
+	if (!flow)
+		return TARGET_NONE;
+	original_tuple(&tuple, flow);
+	set_request(&request, &tuple, v4);
+	return find_target(&request);
+}
+
+GLOBAL __u64 find_flow_target4(__u32 number)
+{
+	return find_flow_target(number, true);
+}
+
+GLOBAL __u64 find_flow_target6(__u32 number)
+{
+	return find_flow_target(number, false);
+}
+
+/* As find_frontend(), for a flow. */
+INLINE bool find_flow_frontend(struct lb_request *request, __u32 number, bool v4)
+{
+	request->v4 = v4;
+	return set_target(request, v4 ? find_flow_target4(number) : find_flow_target6(number));
+}
+
+/* As find_frontend(), for a request of the packet in the scratch map, which keeps the target. */
+INLINE bool find_dialled_frontend(struct lb_request *request)
+{
+	struct scratch *scratch = get_scratch();
+	__u64 target = request->v4 ? find_dialled_target4() : find_dialled_target6();
+
+	if (scratch)
+		scratch->target = target;
+	return set_target(request, target);
 }
 
 INLINE void set_socket_tuple(struct bpf_sock_tuple *socket, const struct tuple *tuple, bool v4)
@@ -118,7 +195,6 @@ INLINE bool is_node_datagram(const struct packet *packet, bool v4)
 	if (!scratch || packet->tuple.transport != IPPROTO_UDP || !has_node_port(source->port) ||
 	    !(v4 ? is_node_address4(source->address[3]) : is_node_address6(source->address)))
 		return false;
-	scratch->packet.tuple = packet->tuple;
 	return v4 ? is_source_frontend4() : is_source_frontend6();
 }
 
@@ -237,22 +313,6 @@ INLINE enum step refuse_client(const struct scratch *scratch, const struct lb_re
 	return verdict == VERDICT_DROPPED ? STEP_DROP : STEP_REJECT;
 }
 
-/* Selects a backend in two attempts, as the socket programs do: see translate(). */
-INLINE bool select_with_retry(struct scratch *scratch, struct lb_request *request, __u64 *word)
-{
-	__u64 cluster;
-
-	for (int attempt = 0; attempt < 2; attempt++) {
-		*word = read_packet_list_word(scratch, request, &cluster);
-		if (word_count(*word) &&
-		    select_for_packet(request, *word, &scratch->packet.tuple.source, &scratch->affinity_flag))
-			return true;
-		if (!find_frontend(request))
-			return false;
-	}
-	return false;
-}
-
 /* Whether no backend serves the client, after as many attempts. It selects none. */
 INLINE bool has_no_backend(const struct scratch *scratch, struct lb_request *request, __u64 *word)
 {
@@ -260,7 +320,7 @@ INLINE bool has_no_backend(const struct scratch *scratch, struct lb_request *req
 
 	for (int attempt = 0; attempt < 2; attempt++) {
 		*word = read_packet_list_word(scratch, request, &cluster);
-		if (word_count(*word) || !find_frontend(request))
+		if (word_count(*word) || !find_dialled_frontend(request))
 			return false;
 	}
 	return true;
@@ -337,6 +397,28 @@ INLINE bool is_author_address(__u8 kind)
 	return kind == EXTERNAL_IP || kind == CLUSTER_SET_IP;
 }
 
+/* Finds the frontend at the source of the datagram in the scratch map. A global function, as find_dialled_target(). */
+INLINE __u64 find_source_target(bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+	struct lb_request request = { .transport = IPPROTO_UDP, .v4 = v4 };
+
+	if (!scratch)
+		return TARGET_NONE;
+	request.frontend = scratch->packet.tuple.source;
+	return find_exact_target(&request);
+}
+
+GLOBAL __u64 find_source_target4(void)
+{
+	return find_source_target(true);
+}
+
+GLOBAL __u64 find_source_target6(void)
+{
+	return find_source_target(false);
+}
+
 /*
  * Whether a datagram's source is a frontend. The reply would be a query to that frontend, whose reply would be a query
  * to this one, without end (a land attack). A host with a frontend's address serves there, and sends no queries from
@@ -345,12 +427,12 @@ INLINE bool is_author_address(__u8 kind)
  */
 INLINE bool has_frontend_source(const struct tuple *tuple, const struct lb_request *dialled, bool v4)
 {
-	struct lb_request source = { .transport = IPPROTO_UDP, .v4 = v4 };
+	struct lb_request source = {};
 
 	if (tuple->transport != IPPROTO_UDP)
 		return false;
-	source.frontend = tuple->source;
-	return find_exact_frontend(&source) && (!is_author_address(source.kind) || source.share == dialled->share);
+	return set_target(&source, v4 ? find_source_target4() : find_source_target6()) &&
+	       (!is_author_address(source.kind) || source.share == dialled->share);
 }
 
 /* Judges a packet without a flow. XDP uses the same rules, so `ctx` is a frame or a packet. */
@@ -366,7 +448,7 @@ INLINE enum admission admit_client(void *ctx, struct scratch *scratch, struct lb
 	set_request(request, &packet->tuple, v4);
 	if (scratch->flags & DEVICE_BACKENDS || is_draining())
 		return ADMIT_NO_CLIENT;
-	if (!find_frontend(request))
+	if (!find_dialled_frontend(request))
 		return ADMIT_NO_FRONTEND;
 	if (!opens_flow(packet))
 		return ADMIT_MIDSTREAM;
@@ -478,23 +560,82 @@ INLINE enum step handle_unadmitted(struct __sk_buff *skb, struct scratch *scratc
 	}
 }
 
-/* Selects the client's backend, if it gets one. */
+/* As admit_client(), for the steps of a packet. */
+INLINE enum admission step_admit_client(struct __sk_buff *skb, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+	struct lb_request request = {};
+
+	return scratch ? admit_client(skb, scratch, &request, v4) : ADMIT_NO_CLIENT;
+}
+
+GLOBAL int admit_client4(struct __sk_buff *skb)
+{
+	return step_admit_client(skb, true);
+}
+
+GLOBAL int admit_client6(struct __sk_buff *skb)
+{
+	return step_admit_client(skb, false);
+}
+
+/*
+ * Tries to select a backend for an admitted client. STEP_SELECT_BACKEND: there was none, and this is not the last
+ * attempt.
+ */
+INLINE enum step try_select(struct __sk_buff *skb, bool is_last, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+	struct lb_request request = {};
+	__u64 word, cluster;
+
+	if (!scratch)
+		return STEP_DROP;
+	set_request(&request, &scratch->packet.tuple, v4);
+	set_target(&request, scratch->target);
+	if (is_last)
+		find_dialled_frontend(&request);
+	word = read_packet_list_word(scratch, &request, &cluster);
+	request.scope = hide_value(scratch, request.scope);
+	if (word_count(word) &&
+	    select_for_packet(&request, word, &scratch->packet.tuple.source, &scratch->affinity_flag)) {
+		save_selection(scratch, &request, word, v4);
+		return STEP_OPEN_FLOW;
+	}
+	if (!is_last)
+		return STEP_SELECT_BACKEND;
+	save_xdp_drop_hint(skb, scratch->flags);
+	return refuse_client(scratch, &request, word);
+}
+
+GLOBAL int try_select4(struct __sk_buff *skb, __u32 is_last)
+{
+	return try_select(skb, is_last, true);
+}
+
+GLOBAL int try_select6(struct __sk_buff *skb, __u32 is_last)
+{
+	return try_select(skb, is_last, false);
+}
+
+/* Selects the client's backend, if it gets one. It looks twice, as the socket programs do: see translate(). */
 INLINE enum step select_client_backend(struct __sk_buff *skb, struct scratch *scratch, bool v4)
 {
+	enum admission admission = v4 ? admit_client4(skb) : admit_client6(skb);
 	struct lb_request request = {};
-	enum admission admission = admit_client(skb, scratch, &request, v4);
-	__u64 word;
+	enum step next;
 
-	if (admission != ADMIT_OK)
-		return handle_unadmitted(skb, scratch, &request, admission);
-	if (are_flows_frozen())
-		return STEP_DROP;
-	if (!select_with_retry(scratch, &request, &word)) {
-		save_xdp_drop_hint(skb, scratch->flags);
-		return refuse_client(scratch, &request, word);
+	if (admission == ADMIT_OK) {
+		if (are_flows_frozen())
+			return STEP_DROP;
+		next = v4 ? try_select4(skb, false) : try_select6(skb, false);
+		if (UNLIKELY(next == STEP_SELECT_BACKEND))
+			next = v4 ? try_select4(skb, true) : try_select6(skb, true);
+		return next;
 	}
-	save_selection(scratch, &request, word, v4);
-	return STEP_OPEN_FLOW;
+	set_request(&request, &scratch->packet.tuple, v4);
+	set_target(&request, scratch->target);
+	return handle_unadmitted(skb, scratch, &request, admission);
 }
 
 #endif

@@ -29,11 +29,13 @@
 #define EXHAUSTED_BITS 8
 /*
  * Random SNAT ports that are tried. If 90 of 100 ports are in use, one client in a thousand finds none. Then all ports
- * are scanned in batches.
+ * are scanned in blocks of batches.
  */
 #define SNAT_TRIES 64
-#define SNAT_BATCH 256
-#define SNAT_BATCHES ((1 << 16) / SNAT_BATCH)
+#define SNAT_BATCH 64
+#define SNAT_BATCHES 32
+#define SNAT_BLOCK (SNAT_BATCH * SNAT_BATCHES)
+#define SNAT_BLOCKS ((1 << 16) / SNAT_BLOCK)
 /*
  * A scan of all ports takes about ten milliseconds. So few scans may fail in one second: for the backends of one hash,
  * for one namespace, and for all. After that only random ports are tried. So a client that uses up the ports of one
@@ -80,15 +82,27 @@ GLOBAL int nth_snat_port(__u32 number)
 	return bpf_htons(port);
 }
 
-/* The greater or the lesser of two numbers below 2^32. Without branches, as is_reversed(). */
+/*
+ * All bits if `a` is less than `b`, or none; both are below 2^32. Without branches, as is_reversed(): inline assembly
+ * keeps the compiler from making one.
+ */
+INLINE __u64 less_mask(__u64 a, __u64 b)
+{
+	__u64 sign = (a - b) >> 63;
+
+	asm volatile("" : "+r"(sign));
+	return -sign;
+}
+
+/* The greater or the lesser of two numbers below 2^32. */
 INLINE __u64 max_u32(__u64 a, __u64 b)
 {
-	return a - ((a - b) & -((a - b) >> 63));
+	return a + ((b - a) & less_mask(a, b));
 }
 
 INLINE __u64 min_u32(__u64 a, __u64 b)
 {
-	return b + ((a - b) & -((a - b) >> 63));
+	return b + ((a - b) & less_mask(a, b));
 }
 
 /*
@@ -114,7 +128,7 @@ GLOBAL int random_translated_port(__u32 random, __u32 from_all)
 	}
 	port = TRANSLATED_PORTS_FIRST + (random * free >> 32);
 	for (int range = 0; range < SNAT_RANGES; range++)
-		port += count[range] & ~-((port - first[range]) >> 63);
+		port += count[range] & ~less_mask(port, first[range]);
 	return free ? bpf_htons(port) : 0;
 }
 
@@ -471,31 +485,40 @@ INLINE void note_failed_search(__u64 *in_vain, __u32 now)
 	*(volatile __u64 *)in_vain = (__u64)now << 32 | (failed + 1);
 }
 
+/*
+ * Tries a block of batches. Three short loops in three functions: the verifier follows each round of a loop, and would
+ * follow more of them in two. Returns 0 or an error.
+ */
+INLINE int try_snat_block(__u32 number, __u32 takes, __u32 at, bool v4)
+{
+	int added = -EEXIST;
+
+	for (__u32 batch = 0; batch < SNAT_BATCHES && added == -EEXIST; batch++)
+		added = v4 ? try_snat_batch4(number, takes, at + batch * SNAT_BATCH) :
+			     try_snat_batch6(number, takes, at + batch * SNAT_BATCH);
+	return added;
+}
+
+GLOBAL int try_snat_block4(__u32 number, __u32 takes, __u32 at)
+{
+	return try_snat_block(number, takes, at, true);
+}
+
+GLOBAL int try_snat_block6(__u32 number, __u32 takes, __u32 at)
+{
+	return try_snat_block(number, takes, at, false);
+}
+
 /* Scans all SNAT ports from a random one on. Returns 0 or an error. */
 INLINE int scan_snat_ports(__u32 number, __u32 takes, bool v4)
 {
 	__u32 from = bpf_get_prandom_u32() >> 1, count = snat_port_count();
 	int added = -EEXIST;
 
-	for (__u32 batch = 0; batch < SNAT_BATCHES; batch++) {
-		if (batch * SNAT_BATCH >= count)
-			return added;
-		added = v4 ? try_snat_batch4(number, takes, from + batch * SNAT_BATCH) :
-			     try_snat_batch6(number, takes, from + batch * SNAT_BATCH);
-		if (added != -EEXIST)
-			return added;
-	}
+	for (__u32 block = 0; block < SNAT_BLOCKS && block * SNAT_BLOCK < count && added == -EEXIST; block++)
+		added = v4 ? try_snat_block4(number, takes, from + block * SNAT_BLOCK) :
+			     try_snat_block6(number, takes, from + block * SNAT_BLOCK);
 	return added;
-}
-
-GLOBAL int scan_snat_ports4(__u32 number, __u32 takes)
-{
-	return scan_snat_ports(number, takes, true);
-}
-
-GLOBAL int scan_snat_ports6(__u32 number, __u32 takes)
-{
-	return scan_snat_ports(number, takes, false);
 }
 
 /* Scans all ports, unless too many scans have failed in this second. */
@@ -513,7 +536,7 @@ INLINE int scan_if_allowed(__u32 number, __u32 takes, bool v4)
 	if (!may_search(of_some, SEARCHES_MAX, now) || !may_search(of_share, SHARE_SEARCHES_MAX, now) ||
 	    !may_search(of_all, ALL_SEARCHES_MAX, now))
 		return added;
-	added = v4 ? scan_snat_ports4(number, takes) : scan_snat_ports6(number, takes);
+	added = scan_snat_ports(number, takes, v4);
 	if (added == -EEXIST) {
 		note_failed_search(of_some, now);
 		note_failed_search(of_share, now);

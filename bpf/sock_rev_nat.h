@@ -81,11 +81,14 @@ INLINE __u32 pair_check(const struct endpoint *dialled, const struct endpoint *b
 	return mix_endpoint(mixed, backend->address, backend->port) >> 32;
 }
 
-INLINE bool has_end(const struct udp_pair *pair, enum pair_end end, const struct endpoint *endpoint)
+/* 1 if that end of a pair is the endpoint, or 0. Without branches, as find_pair(). */
+INLINE __u32 has_end(const struct udp_pair *pair, enum pair_end end, const struct endpoint *endpoint)
 {
-	if (end == BY_DIALLED)
-		return pair->dialled_port == endpoint->port && same_address(pair->dialled, endpoint->address);
-	return pair->backend_port == endpoint->port && same_address(pair->backend, endpoint->address);
+	const __u32 *address = end == BY_DIALLED ? pair->dialled : pair->backend;
+	__u16 port = end == BY_DIALLED ? pair->dialled_port : pair->backend_port;
+	__u64 diff = address_diff(address, endpoint->address) | (port ^ endpoint->port);
+
+	return (diff - 1) >> 63;
 }
 
 /* The mask is for the verifier. Inline assembly keeps the compiler from dropping it. */
@@ -97,19 +100,23 @@ INLINE struct udp_pair *pair_at(struct udp_socket *socket, __u32 at)
 
 /*
  * Finds a pair by one end: the one that was used last, or any other. UDP_PAIRS: there is none. The pair of connect()
- * comes last: a socket whose connected backend is gone may have sent datagrams to another one since.
+ * comes last: a socket whose connected backend is gone may have sent datagrams to another one since. All pairs are
+ * compared without branches: the verifier would follow everything behind the search once for each pair.
  */
 INLINE __u32 find_pair(struct udp_socket *socket, enum pair_end end, const struct endpoint *endpoint)
 {
-	__u32 last = READ_ONCE(socket->last) & (UDP_PAIRS - 1);
+	__u32 last = READ_ONCE(socket->last) & (UDP_PAIRS - 1), result = UDP_PAIRS;
 
 	if (LIKELY(has_end(pair_at(socket, last), end, endpoint)))
 		return last;
 #pragma unroll
-	for (__u32 at = 1; at <= UDP_PAIRS; at++)
-		if (has_end(&socket->pairs[at & (UDP_PAIRS - 1)], end, endpoint))
-			return at & (UDP_PAIRS - 1);
-	return UDP_PAIRS;
+	for (__u32 at = 0; at < UDP_PAIRS; at++) {
+		__u32 is_preferred = has_end(&socket->pairs[at], end, endpoint);
+
+		result ^= (result ^ at) & -is_preferred;
+		asm volatile("" : "+r"(result));
+	}
+	return result;
 }
 
 /*

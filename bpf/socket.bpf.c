@@ -96,7 +96,7 @@ INLINE bool in_exempt_subtree(void)
 }
 
 /* Whether the operator has exempted the client. */
-NOINLINE int is_restricted(struct bpf_sock_addr *ctx, __u32 restrictions)
+GLOBAL int is_restricted(struct bpf_sock_addr *ctx, __u32 restrictions)
 {
 	if (restrictions & NOT_UDP && ctx->protocol == IPPROTO_UDP)
 		return true;
@@ -147,6 +147,18 @@ INLINE void set_netns_client(struct bpf_sock_addr *ctx, struct client_id *client
 	client->kind = CLIENT_NETNS;
 }
 
+/* How a socket dials: IPv4, IPv4 by an IPv6 socket, or IPv6. */
+enum sock_family { SOCK_V4, SOCK_V4_MAPPED, SOCK_V6 };
+
+INLINE void read_destination(struct bpf_sock_addr *ctx, struct lb_request *request, enum sock_family family)
+{
+	request->v4 = family != SOCK_V6;
+	if (family == SOCK_V6)
+		endpoint6(&request->frontend, ctx);
+	else
+		endpoint4(&request->frontend, family == SOCK_V4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
+}
+
 /* --- The frontend and the backend. --- */
 
 /* Whether the client dials an address at which this node answers node ports. */
@@ -156,11 +168,15 @@ INLINE bool has_node_ports(struct bpf_sock_addr *ctx, const struct lb_request *r
 }
 
 /* Finds an exact frontend, or a node port on an address of this node. */
-INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *request)
+INLINE __u64 find_socket_target(struct bpf_sock_addr *ctx, const struct lb_request *request)
 {
-	if (find_exact_frontend(request))
-		return true;
-	return has_node_port(request->frontend.port) && has_node_ports(ctx, request) && find_node_port(request);
+	__u64 target = find_exact_target(request);
+
+	if (target != TARGET_NONE)
+		return target;
+	if (!has_node_port(request->frontend.port) || !has_node_ports(ctx, request))
+		return TARGET_NONE;
+	return find_node_port_target(request);
 }
 
 /*
@@ -168,12 +184,63 @@ INLINE bool find_socket_frontend(struct bpf_sock_addr *ctx, struct lb_request *r
  * by itself. connect() of a UDP socket sends nothing, so it is never refused: resolvers connect to each address, at any
  * port, to learn their source address.
  */
-INLINE bool is_unknown_port(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
+INLINE bool is_unknown_port(const struct lb_request *request, bool connecting)
 {
-	if (request->transport != IPPROTO_TCP && (request->transport != IPPROTO_UDP || connecting))
+	if (request->transport == IPPROTO_UDP && connecting)
 		return false;
-	return may_be_frontend(request) && is_cluster_ip(request) && !is_node_address(request) &&
-	       !is_exempt(ctx, request);
+	return may_be_frontend(request) && is_cluster_ip(request) && !is_node_address(request);
+}
+
+/* Whether services have the transport. Without branches, as find_pair(). */
+INLINE bool has_services(__u32 transport)
+{
+	__u64 transports = 1ULL << IPPROTO_TCP | 1ULL << IPPROTO_UDP;
+
+	return transports >> (transport & 63) & ((__u64)transport - 64) >> 63 & 1;
+}
+
+/* What find_service() returns for a port that the service does not have. */
+#define TARGET_UNKNOWN_PORT (~2ULL)
+
+/*
+ * Finds what a client dials: the frontend's target. TARGET_NONE: it dials no service, or is exempt. A global function,
+ * so the verifier follows its caller once, and not once for each way in which a frontend is found.
+ */
+INLINE __u64 find_service(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting)
+{
+	struct lb_request request = {};
+	__u64 target;
+
+	read_destination(ctx, &request, family);
+	request.transport = ctx->protocol;
+	if (!has_services(request.transport))
+		return TARGET_NONE;
+	target = find_socket_target(ctx, &request);
+	if (target == TARGET_NONE && is_unknown_port(&request, connecting))
+		target = TARGET_UNKNOWN_PORT;
+	return target == TARGET_NONE || is_exempt(ctx, &request) ? TARGET_NONE : target;
+}
+
+GLOBAL __u64 find_service4(struct bpf_sock_addr *ctx, __u32 connecting)
+{
+	return find_service(ctx, SOCK_V4, connecting);
+}
+
+GLOBAL __u64 find_service_mapped(struct bpf_sock_addr *ctx, __u32 connecting)
+{
+	return find_service(ctx, SOCK_V4_MAPPED, connecting);
+}
+
+GLOBAL __u64 find_service6(struct bpf_sock_addr *ctx, __u32 connecting)
+{
+	return find_service(ctx, SOCK_V6, connecting);
+}
+
+INLINE __u64 find_dialled_service(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting)
+{
+	if (family == SOCK_V4)
+		return find_service4(ctx, connecting);
+	return family == SOCK_V4_MAPPED ? find_service_mapped(ctx, connecting) : find_service6(ctx, connecting);
 }
 
 INLINE bool select_for_socket(struct bpf_sock_addr *ctx, struct lb_request *request, __u64 word)
@@ -261,17 +328,16 @@ INLINE void clear_peer(struct bpf_sock_addr *ctx)
  * Notes a datagram that goes where the client sent it. A connected socket receives from its peer alone, which it knows
  * by what it dialled.
  */
-NOINLINE int note_direct_datagram(struct bpf_sock_addr *ctx, const struct endpoint *to)
+INLINE void note_direct_datagram(struct bpf_sock_addr *ctx, const struct endpoint *to)
 {
 	struct bpf_sock *sk = ctx->sk;
 	struct udp_socket *socket;
 
 	if (ctx->protocol != IPPROTO_UDP || !sk || sk->state == BPF_TCP_ESTABLISHED)
-		return 0;
+		return;
 	socket = get_udp_socket(ctx, 0);
 	if (socket)
 		save_direct_pair(socket, to);
-	return 0;
 }
 
 /* Replaces a backend by what the socket dialled. `false`: the peer is no backend of the socket. */
@@ -353,48 +419,6 @@ const volatile struct exported_types {
 	enum client_kind client_kind;
 } exported_types = {};
 
-INLINE bool find_service(struct bpf_sock_addr *ctx, struct lb_request *request)
-{
-	request->transport = ctx->protocol;
-	if (request->transport != IPPROTO_TCP && request->transport != IPPROTO_UDP)
-		return false;
-	return find_socket_frontend(ctx, request) && !is_exempt(ctx, request);
-}
-
-/*
- * Finds what a client dials, and selects a backend. It looks twice, although the daemon waits before it clears
- * anything: until every run is over that may have read what led to a range, or to the word of a port whose frontends
- * have moved. Another process that writes to the maps does not wait. The daemon repairs that. Until then the second
- * look spares clients an error, and only refused clients pay for it.
- */
-INLINE enum outcome translate(struct bpf_sock_addr *ctx, struct lb_request *request, bool connecting)
-{
-	__u64 word = 0;
-
-	if (!find_service(ctx, request))
-		return is_unknown_port(ctx, request, connecting) ? deny_client(ctx, request, 0, REASON_NO_SUCH_PORT) :
-								   PASSED;
-	if (!connecting && continues_conversation(ctx, request))
-		return SERVED;
-	for (int attempt = 0; attempt < 2; attempt++) {
-		word = read_list_word(request);
-		if (!word_count(word)) {
-			__u32 before = request->port_index;
-
-			if (!find_socket_frontend(ctx, request))
-				return PASSED;
-			if (request->port_index == before)
-				break;
-			continue;
-		}
-		if (select_for_socket(ctx, request, word)) {
-			save_frontend(ctx, request, connecting);
-			return SERVED;
-		}
-	}
-	return deny_client(ctx, request, word, REASON_NO_BACKEND);
-}
-
 /*
  * What translate() does with nearly every TCP connect: the address is no frontend and no cluster IP, or its list serves
  * all clients, is not empty and has no affinity. In any other case nothing has changed, and the outcome is UNSURE.
@@ -430,63 +454,106 @@ INLINE enum outcome translate_fast(struct bpf_sock_addr *ctx, struct lb_request 
 	return SERVED;
 }
 
-/* How a socket dials: IPv4, IPv4 by an IPv6 socket, or IPv6. */
-enum sock_family { SOCK_V4, SOCK_V4_MAPPED, SOCK_V6 };
-
-INLINE void read_destination(struct bpf_sock_addr *ctx, struct lb_request *request, enum sock_family family)
+INLINE void write_destination(struct bpf_sock_addr *ctx, const struct lb_request *request, enum sock_family family)
 {
-	request->v4 = family != SOCK_V6;
-	if (family == SOCK_V6)
-		endpoint6(&request->frontend, ctx);
-	else
-		endpoint4(&request->frontend, family == SOCK_V4 ? ctx->user_ip4 : ctx->user_ip6[3], ctx->user_port);
-}
-
-INLINE int write_destination(struct bpf_sock_addr *ctx, const struct lb_request *request, enum sock_family family,
-			     enum outcome outcome)
-{
-	if (outcome == SERVED && family == SOCK_V4)
+	if (family == SOCK_V4)
 		set_destination4(ctx, &request->backend);
-	else if (outcome == SERVED)
+	else
 		set_destination6(ctx, &request->backend);
-	return outcome == DENIED ? DENY : ALLOW;
 }
 
-INLINE int translate_socket(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting)
+/* Leaves a client alone that dials no service, and forgets what its socket dialled before. */
+INLINE enum outcome pass_client(struct bpf_sock_addr *ctx, const struct lb_request *request, bool connecting)
 {
+	if (connecting)
+		clear_peer(ctx);
+	else
+		note_direct_datagram(ctx, &request->frontend);
+	return PASSED;
+}
+
+/*
+ * Finds what a client dials, and selects a backend. UNSURE: there was none, and it is not the last attempt.
+ */
+INLINE enum outcome select_for_request(struct bpf_sock_addr *ctx, struct lb_request *request, __u64 target,
+				       bool connecting, bool is_last)
+{
+	__u64 word;
+
+	if (target == TARGET_UNKNOWN_PORT)
+		return deny_client(ctx, request, 0, REASON_NO_SUCH_PORT);
+	if (!set_target(request, target))
+		return pass_client(ctx, request, connecting);
+	if (!connecting && continues_conversation(ctx, request))
+		return SERVED;
+	word = read_list_word(request);
+	if (word_count(word) && select_for_socket(ctx, request, word)) {
+		save_frontend(ctx, request, connecting);
+		return SERVED;
+	}
+	return is_last ? deny_client(ctx, request, word, REASON_NO_BACKEND) : UNSURE;
+}
+
+INLINE enum outcome try_translate(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting, bool is_last)
+{
+	__u64 target = find_dialled_service(ctx, family, connecting);
 	struct lb_request request = {};
 	enum outcome outcome;
 
 	read_destination(ctx, &request, family);
-	outcome = translate(ctx, &request, connecting);
-	if (outcome == PASSED && connecting)
-		clear_peer(ctx);
-	else if (outcome == PASSED)
-		note_direct_datagram(ctx, &request.frontend);
-	return write_destination(ctx, &request, family, outcome);
+	request.transport = ctx->protocol;
+	outcome = select_for_request(ctx, &request, target, connecting, is_last);
+	if (outcome == SERVED)
+		write_destination(ctx, &request, family);
+	return outcome;
 }
 
-/* Each one starts from the beginning: what the caller knows is not worth its cost in the verifier. */
-NOINLINE int connect_slow4(struct bpf_sock_addr *ctx)
-{
-	return translate_socket(ctx, SOCK_V4, true);
-}
+/*
+ * The attempts to translate, as global functions: what their callers know is not worth its cost in the verifier.
+ */
+#define TRY_TRANSLATE(suffix, family)                                                    \
+	GLOBAL int try_translate_connect##suffix(struct bpf_sock_addr *ctx, __u32 is_last) \
+	{                                                                                \
+		return try_translate(ctx, family, true, is_last);                        \
+	}                                                                                \
+	GLOBAL int try_translate_sendmsg##suffix(struct bpf_sock_addr *ctx, __u32 is_last) \
+	{                                                                                \
+		return try_translate(ctx, family, false, is_last);                       \
+	}
 
-NOINLINE int connect_slow_mapped(struct bpf_sock_addr *ctx)
-{
-	return translate_socket(ctx, SOCK_V4_MAPPED, true);
-}
+TRY_TRANSLATE(4, SOCK_V4)
+TRY_TRANSLATE(_mapped, SOCK_V4_MAPPED)
+TRY_TRANSLATE(6, SOCK_V6)
 
-NOINLINE int connect_slow6(struct bpf_sock_addr *ctx)
-{
-	return translate_socket(ctx, SOCK_V6, true);
-}
-
-INLINE int connect_slow(struct bpf_sock_addr *ctx, enum sock_family family)
+INLINE enum outcome try_connect(struct bpf_sock_addr *ctx, enum sock_family family, bool is_last)
 {
 	if (family == SOCK_V4)
-		return connect_slow4(ctx);
-	return family == SOCK_V4_MAPPED ? connect_slow_mapped(ctx) : connect_slow6(ctx);
+		return try_translate_connect4(ctx, is_last);
+	return family == SOCK_V4_MAPPED ? try_translate_connect_mapped(ctx, is_last) :
+					  try_translate_connect6(ctx, is_last);
+}
+
+INLINE enum outcome try_sendmsg(struct bpf_sock_addr *ctx, enum sock_family family, bool is_last)
+{
+	if (family == SOCK_V4)
+		return try_translate_sendmsg4(ctx, is_last);
+	return family == SOCK_V4_MAPPED ? try_translate_sendmsg_mapped(ctx, is_last) :
+					  try_translate_sendmsg6(ctx, is_last);
+}
+
+/*
+ * Translates what a client dials. It looks twice, although the daemon waits before it clears anything: until every run
+ * is over that may have read what led to a range, or to the word of a port whose frontends have moved. Another process
+ * that writes to the maps does not wait. The daemon repairs that. Until then the second look spares clients an error,
+ * and only refused clients pay for it.
+ */
+INLINE int translate(struct bpf_sock_addr *ctx, enum sock_family family, bool connecting)
+{
+	enum outcome outcome = connecting ? try_connect(ctx, family, false) : try_sendmsg(ctx, family, false);
+
+	if (UNLIKELY(outcome == UNSURE))
+		outcome = connecting ? try_connect(ctx, family, true) : try_sendmsg(ctx, family, true);
+	return outcome == DENIED ? DENY : ALLOW;
 }
 
 INLINE int connect_fast(struct bpf_sock_addr *ctx, enum sock_family family)
@@ -497,10 +564,12 @@ INLINE int connect_fast(struct bpf_sock_addr *ctx, enum sock_family family)
 	read_destination(ctx, &request, family);
 	outcome = translate_fast(ctx, &request);
 	if (UNLIKELY(outcome == UNSURE))
-		return connect_slow(ctx, family);
+		return translate(ctx, family, true);
 	if (outcome == PASSED)
 		clear_tcp_peer(ctx);
-	return write_destination(ctx, &request, family, outcome);
+	else
+		write_destination(ctx, &request, family);
+	return ALLOW;
 }
 
 INLINE int restore_peer4(struct bpf_sock_addr *ctx, enum peer_query query)
@@ -538,13 +607,13 @@ int connect6(struct bpf_sock_addr *ctx)
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return is_sent_to_peer(ctx) ? ALLOW : translate_socket(ctx, SOCK_V4, false);
+	return is_sent_to_peer(ctx) ? ALLOW : translate(ctx, SOCK_V4, false);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	return is_mapped(ctx) ? translate_socket(ctx, SOCK_V4_MAPPED, false) : translate_socket(ctx, SOCK_V6, false);
+	return is_mapped(ctx) ? translate(ctx, SOCK_V4_MAPPED, false) : translate(ctx, SOCK_V6, false);
 }
 
 SEC("cgroup/recvmsg4")
