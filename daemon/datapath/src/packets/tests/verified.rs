@@ -11,9 +11,10 @@ use crate::{load, map};
 /// The log level for statistics only.
 const STATISTICS: u32 = 4;
 
-/// The kernel's own limit, and the share that the programs may use: another kernel or compiler may need more.
-const LIMIT: u64 = 1_000_000;
-const MOST: u64 = LIMIT / 4;
+/// The most instructions of each program. A start takes as long as the verifier needs, and packets of a node are
+/// served only then. Linux 5.10 needs the most; there is room for another compiler.
+const LIMITS: [(&str, u64); 4] =
+    [("packet_in", 90_000), ("packet_out", 35_000), ("packet_back", 25_000), ("packet_xdp", 16_000)];
 
 /// The step to which the guide rounds up: a new compiler changes a few instructions.
 const STEP: u64 = 100_000;
@@ -50,14 +51,15 @@ fn after(log: &str, word: &str) -> u64 {
 
 /// Runs in several kernels collect these lines in a table, and compare it with the guide.
 #[test]
-fn kernel_the_programs_stay_below_a_quarter_of_the_verifiers_limit() {
+fn kernel_each_program_stays_below_its_limit_of_verified_instructions() {
     let logs = logs();
     assert_eq!(logs.len(), 4, "what comes, what leaves, what pods answer, and frames");
     for (name, log) in logs {
         let log = String::from_utf8_lossy(&log);
         let (instructions, took) = (after(&log, "processed "), after(&log, "verification time "));
         println!("{name}: {instructions} instructions in {took} \u{b5}s");
-        assert!(instructions < MOST, "{name}: {instructions}");
+        let limit = LIMITS.iter().find(|(program, _)| *program == name).unwrap().1;
+        assert!(instructions < limit, "{name}: {instructions}, of at most {limit}");
         let value = format!("less than {},000", (instructions / STEP + 1) * STEP / 1000);
         let title = "what the verifier looks at, of 1,000,000 instructions";
         writeln!(std::io::stdout(), "\nobserved\t`{name}`: {title}\t{value}").unwrap();
