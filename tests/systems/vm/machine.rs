@@ -13,7 +13,6 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use holdfast_fixtures::TEST_TIMEOUT;
 use holdfast_fixtures::clock::Deadline;
 
 use crate::clock;
@@ -245,6 +244,8 @@ fn tail(console: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::TEST_TIMEOUT;
+
     use super::*;
 
     #[track_caller]

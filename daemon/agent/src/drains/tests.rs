@@ -1,5 +1,5 @@
-//! Orders, their state after a restart, and files that differ from what was written. The clock is paused, so a slow disk
-//! delays no answer: that clock stands while the disk writes.
+//! Orders, their state after a restart, and files that differ from what was written. The clock is paused, so a slow
+//! disk delays no answer: that clock stands while the disk writes.
 
 use std::fs;
 use std::net::Ipv4Addr;

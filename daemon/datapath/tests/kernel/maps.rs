@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use holdfast_core::facts::{Conditions, Timestamp};
 use holdfast_core::keys::{Family, FrontendKey, Transport};

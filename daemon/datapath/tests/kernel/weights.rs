@@ -6,7 +6,6 @@
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
-use std::time::Duration;
 
 use holdfast_core::engine::Engine;
 use holdfast_core::event::Event;
