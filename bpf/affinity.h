@@ -132,35 +132,81 @@ INLINE void set_client_address(struct client_id *client, const struct endpoint *
 	client->kind = CLIENT_ADDRESS;
 }
 
-/*
- * As select_from_list(), for a client that is known by its packet. `from`: the packet's source. `affinity_flag`: the
- * flag of the list in which the client is saved after its backend replied, or 0.
- */
-INLINE bool select_for_packet(struct lb_request *request, __u64 word, const struct endpoint *from, __u32 *affinity_flag)
+INLINE void set_request(struct lb_request *request, const struct tuple *tuple, bool v4)
 {
-	const struct list_key list = { request->port_index, request->scope };
-	struct port *port = lookup_port(request);
+	request->frontend = tuple->destination;
+	request->transport = tuple->transport;
+	request->v4 = v4;
+}
+
+/*
+ * Selects for the client of the packet in the scratch map, which keeps the backend. A global function: few services
+ * have affinity, and the verifier would follow each packet once more for them.
+ */
+INLINE bool select_with_affinity(__u64 word, __u32 scope, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+	struct lb_request request = {};
 	enum affinity_result result;
+	struct list_key list;
+	struct port *port;
 	__u64 mixed;
 
-	*affinity_flag = 0;
+	if (!scratch)
+		return false;
+	set_request(&request, &scratch->packet.tuple, v4);
+	set_target(&request, scratch->target);
+	request.scope = scope;
+	port = lookup_port(&request);
 	if (UNLIKELY(!port))
 		return false;
-	set_client_address(&request->client, from);
-	if (LIKELY(!has_affinity(word))) {
-		if (!select_without_affinity(request, word, from->port))
+	set_client_address(&request.client, &scratch->packet.tuple.source);
+	mask_client(request.client.id, &port->facts);
+	list.port_index = request.port_index;
+	list.scope = scope;
+	mixed = hash_client(request.client.id, &list);
+	result = select_by_client_affinity(&request, port, &list, &mixed);
+	if (result != AFFINITY_HIT) {
+		if (uses_maglev(word) && result != AFFINITY_EXPIRED)
+			mixed = maglev_hash(&request, 0);
+		if (!select_by_hash(&request, word, mixed))
 			return false;
-	} else {
-		mask_client(request->client.id, &port->facts);
-		mixed = hash_client(request->client.id, &list);
-		result = select_by_client_affinity(request, port, &list, &mixed);
-		if (result != AFFINITY_HIT) {
-			if (uses_maglev(word) && result != AFFINITY_EXPIRED)
-				mixed = maglev_hash(request, 0);
-			if (!select_by_hash(request, word, mixed))
-				return false;
-			*affinity_flag = request->scope == SCOPE_LOCAL ? FLOW_AFFINITY_LOCAL : FLOW_AFFINITY_CLUSTER;
-		}
+		scratch->affinity_flag = scope == SCOPE_LOCAL ? FLOW_AFFINITY_LOCAL : FLOW_AFFINITY_CLUSTER;
+	}
+	scratch->backend = request.backend;
+	return true;
+}
+
+GLOBAL int select_with_affinity4(__u64 word, __u32 scope)
+{
+	return select_with_affinity(word, scope, true);
+}
+
+GLOBAL int select_with_affinity6(__u64 word, __u32 scope)
+{
+	return select_with_affinity(word, scope, false);
+}
+
+/*
+ * As select_from_list(), for the client of the packet in the scratch map. The scratch map keeps the backend, and the
+ * flag of the list in which the client is saved after its backend replied.
+ */
+INLINE bool select_for_packet(struct lb_request *request, __u64 word, struct scratch *scratch)
+{
+	const struct endpoint *client = &scratch->packet.tuple.source;
+	struct port *port = lookup_port(request);
+
+	scratch->affinity_flag = 0;
+	if (UNLIKELY(!port))
+		return false;
+	if (LIKELY(!has_affinity(word))) {
+		set_client_address(&request->client, client);
+		if (!select_without_affinity(request, word, client->port))
+			return false;
+		scratch->backend = request->backend;
+	} else if (!(request->v4 ? select_with_affinity4(word, request->scope) :
+				   select_with_affinity6(word, request->scope))) {
+		return false;
 	}
 	count_connect(port);
 	return true;

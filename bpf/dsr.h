@@ -84,7 +84,7 @@ INLINE bool can_encap(const struct scratch *scratch, const struct lb_request *re
 	return has_dsr_from && link_header && has_dsr_transport(request->transport) && !scratch->from_pod &&
 	       request->kind != NODE_PORT && request->scope == SCOPE_CLUSTER && !has_affinity(word) &&
 	       !(word_flags(word) & WORD_OUTSIDE) && !is_dsr_node(scratch->packet.tuple.source.address, v4) &&
-	       !is_dsr_node(request->backend.address, v4);
+	       !is_dsr_node(scratch->backend.address, v4);
 }
 
 /* --- Connections that another node has opened. --- */

@@ -438,6 +438,7 @@ INLINE bool find_peer_backend(struct scratch *scratch, struct lb_request *reques
 	if (claims_node_source(&scratch->packet, v4) || !select_as_peers(scratch, request, &word))
 		return false;
 	scratch->affinity_flag = 0;
+	scratch->backend = request->backend;
 	save_selection(scratch, request, word, v4);
 	return scratch->may_encap;
 }

@@ -39,19 +39,10 @@ INLINE bool is_unreachable(const struct icmp_header *icmp, bool v4)
 	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code != ICMP_FRAG_NEEDED : icmp->type == ICMP6_UNREACHABLE;
 }
 
-/* The packet that an error quotes. Eight bytes behind its IP header are present: the ports, and the UDP checksum. */
-struct quoted {
-	struct packet packet;
-	/* The offset of the error's checksum. */
-	__u32 sum;
-	/* Whether the error says that the port is closed. */
-	bool is_refusal;
-	/* Whether the error says that the destination is out of reach. */
-	bool is_unreachable;
-};
-
-INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, struct quoted *quoted, bool v4)
+INLINE bool parse_quoted(struct __sk_buff *skb, struct icmp_error *error, bool v4)
 {
+	const struct packet *packet = &error->packet;
+	struct packet *quoted = &error->quoted;
 	__u32 min_length = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct icmp_header *icmp;
 	__u16 *ports;
@@ -61,40 +52,67 @@ INLINE bool parse_quoted(struct __sk_buff *skb, const struct packet *packet, str
 	icmp = get_header(skb, packet->transport, sizeof(*icmp));
 	if (!icmp || !is_icmp_error(icmp->type, v4))
 		return false;
-	quoted->is_refusal = is_port_unreachable(icmp, v4);
-	quoted->is_unreachable = is_unreachable(icmp, v4);
-	quoted->sum = packet->transport + offsetof(struct icmp_header, checksum);
-	quoted->packet.ip = packet->transport + sizeof(*icmp);
-	if (!make_readable(skb, quoted->packet.ip + min_length))
+	error->is_refusal = is_port_unreachable(icmp, v4);
+	error->is_unreachable = is_unreachable(icmp, v4);
+	error->sum = packet->transport + offsetof(struct icmp_header, checksum);
+	quoted->ip = packet->transport + sizeof(*icmp);
+	if (!make_readable(skb, quoted->ip + min_length))
 		return false;
-	if (v4 ? !parse4(skb, &quoted->packet) : !parse6(skb, &quoted->packet))
+	if (v4 ? !parse4(skb, quoted) : !parse6(skb, quoted))
 		return false;
-	if (!is_transport(quoted->packet.tuple.transport) || quoted->packet.part == LATER_FRAGMENT ||
-	    !make_readable(skb, quoted->packet.transport + 8))
+	if (!is_transport(quoted->tuple.transport) || quoted->part == LATER_FRAGMENT ||
+	    !make_readable(skb, quoted->transport + 8))
 		return false;
-	ports = get_header(skb, quoted->packet.transport, 8);
+	ports = get_header(skb, quoted->transport, 8);
 	if (!ports)
 		return false;
-	quoted->packet.tuple.source.port = ports[0];
-	quoted->packet.tuple.destination.port = ports[1];
+	quoted->tuple.source.port = ports[0];
+	quoted->tuple.destination.port = ports[1];
 	return true;
+}
+
+/*
+ * Reads an error and the packet that it quotes into the scratch map. A global function, as parse_packet(). `false`: it
+ * is no error about a packet of a transport.
+ */
+INLINE bool parse_error(struct __sk_buff *skb, bool v4)
+{
+	struct scratch *scratch = get_scratch();
+	struct icmp_error *error;
+
+	if (!scratch)
+		return false;
+	error = &scratch->error;
+	error->packet.part = error->quoted.part = WHOLE;
+	error->packet.id = error->packet.flags = 0;
+	return parse(skb, &error->packet, v4) && error->packet.part == WHOLE && parse_quoted(skb, error, v4);
+}
+
+GLOBAL int parse_error4(struct __sk_buff *skb)
+{
+	return parse_error(skb, true);
+}
+
+GLOBAL int parse_error6(struct __sk_buff *skb)
+{
+	return parse_error(skb, false);
 }
 
 /*
  * Notes that a backend reports its port closed. It decides nothing, because any host can send such an error in the
  * backend's name. It helps an operator to find a fault.
  */
-INLINE void note_port_unreachable(struct flow *flow, const struct packet *packet, const struct quoted *quoted)
+INLINE void note_port_unreachable(struct flow *flow, const struct icmp_error *error)
 {
-	if (quoted->is_refusal && flow->transport == IPPROTO_UDP && !(flow->backend_flags & FLOW_UNREACHABLE_SEEN) &&
-	    same_address(packet->tuple.source.address, flow->backend) &&
-	    quoted->packet.tuple.destination.port == flow->backend_port)
+	if (error->is_refusal && flow->transport == IPPROTO_UDP && !(flow->backend_flags & FLOW_UNREACHABLE_SEEN) &&
+	    same_address(error->packet.tuple.source.address, flow->backend) &&
+	    error->quoted.tuple.destination.port == flow->backend_port)
 		flow->backend_flags |= FLOW_UNREACHABLE_SEEN;
 }
 
-INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, const struct tuple *to, bool v4)
+INLINE bool write_quoted(struct __sk_buff *skb, const struct icmp_error *error, const struct tuple *to, bool v4)
 {
-	const struct packet *packet = &quoted->packet;
+	const struct packet *packet = &error->quoted;
 	struct csum_change change = diff_tuples(&packet->tuple, to, v4);
 
 	if (v4) {
@@ -107,11 +125,11 @@ INLINE bool write_quoted(struct __sk_buff *skb, const struct quoted *quoted, con
 		copy_address(both, to->source.address);
 		copy_address(both + 4, to->destination.address);
 		if (bpf_skb_store_bytes(skb, packet->ip + offsetof(struct ipv6hdr, saddr), both, sizeof(both), 0) ||
-		    bpf_l4_csum_replace(skb, quoted->sum, 0, csum_fold32(change.addresses), 0))
+		    bpf_l4_csum_replace(skb, error->sum, 0, csum_fold32(change.addresses), 0))
 			return false;
 	}
 	return write_ports(skb, packet->transport, to) &&
-	       !bpf_l4_csum_replace(skb, quoted->sum, 0, csum_fold32(change.ports), 0);
+	       !bpf_l4_csum_replace(skb, error->sum, 0, csum_fold32(change.ports), 0);
 }
 
 /* Writes the source and the destination of the error itself. */
@@ -130,26 +148,22 @@ INLINE bool write_outer(struct __sk_buff *skb, const struct packet *packet, cons
  * Saves an ICMP error that belongs to no flow of this node, as if the client whose reply it quotes had sent it.
  * STEP_ADOPT_FLOW: another node may know the connection.
  */
-INLINE enum step save_unknown_error(const struct __sk_buff *skb, const struct packet *packet, const struct tuple *sent)
+INLINE enum step save_unknown_error(const struct __sk_buff *skb, struct scratch *scratch, const struct tuple *sent)
 {
-	struct scratch *scratch = get_scratch();
-
-	if (!has_dsr_from || !scratch)
+	if (!has_dsr_from)
 		return STEP_PASS;
-	scratch->packet = *packet;
+	scratch->packet = scratch->error.packet;
 	scratch->packet.tuple = *sent;
 	scratch->device = skb->ifindex;
 	return STEP_ADOPT_FLOW;
 }
 
 /* Sends an error to the backend's node. */
-INLINE enum step encap_error(const struct packet *packet, __u32 number, __u32 serial, enum direction direction)
+INLINE enum step encap_error(struct scratch *scratch, __u32 number, __u32 serial, enum direction direction)
 {
-	struct scratch *scratch = get_scratch();
-
-	if (!has_dsr_from || !scratch)
+	if (!has_dsr_from)
 		return STEP_DROP;
-	scratch->packet = *packet;
+	scratch->packet = scratch->error.packet;
 	return save_fast_path(number, serial, direction, false) == STEP_FAST_PATH ? STEP_ENCAP : STEP_DROP;
 }
 
@@ -160,51 +174,39 @@ INLINE enum step encap_error(const struct packet *packet, __u32 number, __u32 se
 INLINE enum step icmp_error_ingress(struct __sk_buff *skb, bool is_decapsulated, bool v4)
 {
 	const enum step untouched = is_decapsulated ? STEP_DROP : STEP_PASS;
-	struct quoted quoted = {};
-	struct packet packet = {};
-	struct scratch *scratch = v4 ? NULL : get_scratch();
+	struct scratch *scratch = get_scratch();
 	struct tuple tuple, on_stack, to;
 	/* Calls share 512 bytes of stack, and those of IPv6 need more of it. */
 	struct tuple *translated = v4 ? &on_stack : &scratch->translated;
+	const struct icmp_error *error;
 	enum direction direction;
 	struct flow *flow;
 	__u32 number, serial;
 
-	if (!v4 && !scratch)
+	if (!scratch || !(v4 ? parse_error4(skb) : parse_error6(skb)))
 		return untouched;
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
-		return untouched;
-	reverse_tuple(&tuple, &quoted.packet.tuple);
+	error = &scratch->error;
+	reverse_tuple(&tuple, &error->quoted.tuple);
 	number = UNLIKELY(is_decapsulated) ? get_decap_flow(&tuple, v4) : find_ingress_flow(&tuple, v4);
 	flow = get_flow(number);
 	serial = flow ? READ_ONCE(flow->serial) : 0;
 	direction = flow ? translate_ingress(flow, &tuple, translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
-		return is_decapsulated ? untouched : save_unknown_error(skb, &packet, &tuple);
+		return is_decapsulated ? untouched : save_unknown_error(skb, scratch, &tuple);
 	if (UNLIKELY(is_encapsulated(flow)))
-		return is_encap_disabled(skb, flow) ? STEP_DROP : encap_error(&packet, number, serial, direction);
-	note_port_unreachable(flow, &packet, &quoted);
+		return is_encap_disabled(skb, flow) ? STEP_DROP : encap_error(scratch, number, serial, direction);
+	note_port_unreachable(flow, error);
 	reverse_tuple(&to, translated);
-	if (!write_quoted(skb, &quoted, &to, v4))
+	if (!write_quoted(skb, error, &to, v4))
 		return STEP_DROP;
 	/* The error arrived at the packet's source address on the wire. Now it goes to the packet's sender. */
-	to = packet.tuple;
+	to = error->packet.tuple;
 	copy_address(to.destination.address, translated->destination.address);
 	count_packet(COUNT_ERRORS);
-	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
+	if (!write_outer(skb, &error->packet, &to, error->sum, v4))
 		return STEP_DROP;
 	mark_translated(skb);
 	return STEP_PASS;
-}
-
-/* Saves the flow whose frontend decides whether the client hears of an error. */
-INLINE bool save_awaiting_flow(__u32 number)
-{
-	struct scratch *scratch = get_scratch();
-
-	if (scratch)
-		scratch->number = number;
-	return scratch;
 }
 
 /*
@@ -214,29 +216,32 @@ INLINE bool save_awaiting_flow(__u32 number)
  */
 INLINE enum step icmp_error_egress(struct __sk_buff *skb, bool is_checked, bool v4)
 {
-	struct quoted quoted = {};
-	struct packet packet = {};
+	struct scratch *scratch = get_scratch();
 	struct tuple tuple, translated, to;
+	const struct icmp_error *error;
 	enum direction direction;
 	struct flow *flow;
 	__u32 *entry, number;
 
-	if (!parse(skb, &packet, v4) || packet.part != WHOLE || !parse_quoted(skb, &packet, &quoted, v4))
+	if (!scratch || !(v4 ? parse_error4(skb) : parse_error6(skb)))
 		return STEP_PASS;
-	reverse_tuple(&tuple, &quoted.packet.tuple);
+	error = &scratch->error;
+	reverse_tuple(&tuple, &error->quoted.tuple);
 	entry = find_entry(&tuple, ENTRY_TRANSLATED, v4);
 	number = entry ? *entry : 0;
 	flow = entry ? get_flow(number) : NULL;
 	direction = flow ? translate_egress(flow, &tuple, &translated, v4) : NO_DIRECTION;
 	if (direction == NO_DIRECTION)
 		return STEP_PASS;
-	if (!is_checked && quoted.is_unreachable && awaits_reply_to_syn(flow, direction) && save_awaiting_flow(number))
+	if (!is_checked && error->is_unreachable && awaits_reply_to_syn(flow, direction)) {
+		scratch->number = number;
 		return STEP_CHECK_FRONTEND;
-	note_port_unreachable(flow, &packet, &quoted);
+	}
+	note_port_unreachable(flow, error);
 	reverse_tuple(&to, &translated);
-	if (!write_quoted(skb, &quoted, &to, v4))
+	if (!write_quoted(skb, error, &to, v4))
 		return STEP_DROP;
-	to = packet.tuple;
+	to = error->packet.tuple;
 	/*
 	 * The error gets the source address of all packets to that sender: the frontend's, or this node's. If a router
 	 * sent the error and sees it again, it would drop an error from its own address.
@@ -244,7 +249,7 @@ INLINE enum step icmp_error_egress(struct __sk_buff *skb, bool is_checked, bool 
 	copy_address(to.source.address, translated.source.address);
 	copy_address(to.destination.address, translated.destination.address);
 	count_packet(COUNT_ERRORS);
-	if (!write_outer(skb, &packet, &to, quoted.sum, v4))
+	if (!write_outer(skb, &error->packet, &to, error->sum, v4))
 		return STEP_DROP;
 	return direction == TO_CLIENT ? finish(route_reply(skb, flow, number, v4)) : STEP_PASS;
 }

@@ -501,12 +501,27 @@ INLINE bool is_icmp(const struct packet *packet, bool v4)
 
 /* --- What the steps of one packet pass on. --- */
 
+/* An ICMP error, and the packet that it quotes. */
+struct icmp_error {
+	struct packet packet;
+	/* Eight bytes behind its IP header are present: the ports, and the UDP checksum. */
+	struct packet quoted;
+	/* The offset of the error's checksum. */
+	__u32 sum;
+	/* Whether the error says that the port is closed. */
+	bool is_refusal;
+	/* Whether the error says that the destination is out of reach. */
+	bool is_unreachable;
+};
+
 /*
  * What the steps know of a packet. It stands in a map, and each step reads it back from there. So the verifier tracks
  * none of its values, and checks the code behind a step once.
  */
 struct scratch {
 	struct packet packet;
+	/* An ICMP error. Its own copy: the packet becomes one of the quoted flow. */
+	struct icmp_error error;
 	/* The target of the frontend that the packet dials: see set_target(). */
 	__u64 target;
 	/* The client's backend, and the port index. */

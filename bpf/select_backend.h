@@ -26,13 +26,6 @@
 
 /* --- The frontend. --- */
 
-INLINE void set_request(struct lb_request *request, const struct tuple *tuple, bool v4)
-{
-	request->frontend = tuple->destination;
-	request->transport = tuple->transport;
-	request->v4 = v4;
-}
-
 /*
  * A packet to a loopback address finds no frontend. Only local processes dial one, and the programs do not see their
  * packets. The kernel drops a packet from outside to a loopback address, and would not drop it after a translation.
@@ -474,14 +467,13 @@ INLINE __u32 must_keep_port(const struct scratch *scratch, const struct lb_reque
 	__u32 is_reserved = ((__u32)bpf_ntohs(scratch->packet.tuple.source.port) - TRANSLATED_PORTS_FIRST) >> 31;
 
 	return scratch->from_pod | (request->scope == SCOPE_LOCAL) | is_reserved |
-	       same_endpoint(&scratch->packet.tuple.destination, request->backend.address, request->backend.port, v4);
+	       same_endpoint(&scratch->packet.tuple.destination, scratch->backend.address, scratch->backend.port, v4);
 }
 
 /* Saves the selection for the next steps. */
 INLINE void save_selection(struct scratch *scratch, const struct lb_request *request, __u64 word, bool v4)
 {
 	scratch->reply_flag = scratch->flags & DEVICE_REPLY_BY_FRONTEND ? FLOW_REPLY_BY_FRONTEND : 0;
-	scratch->backend = request->backend;
 	scratch->port_index = request->port_index;
 	scratch->share = request->share;
 	scratch->is_local = request->scope == SCOPE_LOCAL;
@@ -597,8 +589,7 @@ INLINE enum step try_select(struct __sk_buff *skb, bool is_last, bool v4)
 		find_dialled_frontend(&request);
 	word = read_packet_list_word(scratch, &request, &cluster);
 	request.scope = hide_value(scratch, request.scope);
-	if (word_count(word) &&
-	    select_for_packet(&request, word, &scratch->packet.tuple.source, &scratch->affinity_flag)) {
+	if (word_count(word) && select_for_packet(&request, word, scratch)) {
 		save_selection(scratch, &request, word, v4);
 		return STEP_OPEN_FLOW;
 	}

@@ -25,8 +25,8 @@ use crate::skeleton::{OpenTcpResetSkel, SocketSkelBuilder, TcpResetSkelBuilder};
 #[cfg(test)]
 pub(crate) use packet_programs::{EthernetPrograms, load_packets_as, load_xdp_as, make_default_packet_maps};
 pub(crate) use packet_programs::{
-    LinkLayer, LoadedPackets, PacketConstants, PacketPrograms, ProgramMaps, list_packet_set, load_packets,
-    make_packet_maps,
+    LinkLayer, LoadedPackets, PacketConstants, PacketPrograms, ProgramMaps, XdpProgram, list_packet_set,
+    load_packets, make_packet_maps,
 };
 
 type OpenedObject<'a> = Box<dyn LoadableObject<'a> + 'a>;

@@ -103,21 +103,21 @@ impl XdpAttachment {
         self.link.is_some() && self.ineffective_checks >= INEFFECTIVE_CHECKS_MAX
     }
 
+    /// Notes that no program is wanted.
+    pub(super) fn disable(&mut self) {
+        (self.state, self.ineffective_checks) = (XdpState::Disabled, 0);
+    }
+
     pub(super) fn ensure_attached(
         &mut self,
-        wanted: XdpUse,
         index: u32,
         program: Result<BorrowedFd<'_>, &String>,
         pin: &Path,
     ) {
         (self.next_attempt, self.attempt_gap) = (0, 0);
-        let attached = match (wanted, program) {
-            (XdpUse::Never, _) => {
-                (self.state, self.ineffective_checks) = (XdpState::Disabled, 0);
-                return;
-            }
-            (_, Err(why)) => Err(Cow::Owned(why.clone())),
-            (_, Ok(program)) => self.attach(index, program, pin),
+        let attached = match program {
+            Ok(program) => self.attach(index, program, pin),
+            Err(reason) => Err(Cow::Owned(reason.clone())),
         };
         match attached {
             Ok(()) => self.check_state(index),
@@ -192,14 +192,10 @@ impl XdpAttachment {
     /// device changes share. `true`: it attached the program again.
     pub(super) fn repair(
         &mut self,
-        wanted: XdpUse,
         index: u32,
         program: Result<BorrowedFd<'_>, &String>,
         (pin, is_due): (&Path, bool),
     ) -> bool {
-        if wanted == XdpUse::Never {
-            return false;
-        }
         if self.attached_program(index).is_some_and(|found| Some(found) == self.own) && pin.exists() {
             if is_due {
                 self.check_state(index);
@@ -214,7 +210,7 @@ impl XdpAttachment {
                 .link
                 .take()
                 .filter(|link| link.attachment().is_ok_and(|attachment| attachment.device == index));
-            self.ensure_attached(wanted, index, program, pin);
+            self.ensure_attached(index, program, pin);
             (self.next_attempt, self.attempt_gap) = (gap, gap);
         }
         was_there && self.passes_frames()

@@ -2,12 +2,12 @@
 //!
 //! Invariant: before a program detaches, its device's entry forbids redirecting frames to it.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
-use super::{DeviceState, Devices, entry};
+use super::{DeviceState, Devices, XdpUse, entry};
 use crate::abi;
-use crate::load::LinkLayer;
+use crate::load::XdpProgram;
 
 pub(super) const XDP_PIN: &str = "xdp";
 
@@ -18,10 +18,14 @@ impl Devices {
             self.detach_xdp(state);
         }
         let DeviceState { device, xdp, .. } = state;
-        match self.xdp_program() {
-            Ok(program) if device.name.is_empty() => xdp.replace_program(device.index, program),
-            Err(_) if device.name.is_empty() => {}
-            program => xdp.ensure_attached(device.xdp, device.index, program, &self.xdp_pin(device.index)),
+        if !device.name.is_empty() && device.xdp == XdpUse::Never {
+            xdp.disable();
+        } else if !device.name.is_empty() {
+            xdp.ensure_attached(device.index, self.xdp_program(), &self.xdp_pin(device.index));
+        } else if xdp.is_attached()
+            && let Ok(program) = self.xdp_program()
+        {
+            xdp.replace_program(device.index, program);
         }
     }
 
@@ -33,7 +37,8 @@ impl Devices {
             return None;
         }
         let (index, pin) = (device.index, self.xdp_pin(device.index));
-        let is_repaired = xdp.repair(device.xdp, index, self.xdp_program(), (&pin, is_due));
+        let is_repaired =
+            device.xdp != XdpUse::Never && xdp.repair(index, self.xdp_program(), (&pin, is_due));
         if xdp.is_ineffective() {
             self.detach_xdp(state);
         }
@@ -64,9 +69,10 @@ impl Devices {
         state.xdp.detach(&self.xdp_pin(index));
     }
 
+    /// The program for drivers, which loads when the first device wants it. An error: why there is none.
     fn xdp_program(&self) -> Result<BorrowedFd<'_>, &String> {
-        let ethernet = self.programs.iter().find(|pair| pair.layer == LinkLayer::Ethernet);
-        ethernet.map_or(Err(&self.no_xdp_reason), |pair| pair.xdp.as_ref().map(AsFd::as_fd))
+        let program = self.programs.iter().find_map(|programs| programs.xdp.as_ref());
+        program.map_or(Err(&self.no_xdp_reason), XdpProgram::load)
     }
 
     pub(super) fn xdp_pin(&self, index: u32) -> PathBuf {

@@ -4,9 +4,9 @@
 
 #[cfg(test)]
 use std::cell::OnceCell;
-use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 use libbpf_rs::libbpf_sys::BPF_F_XDP_HAS_FRAGS;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
@@ -66,8 +66,37 @@ pub(crate) struct PacketPrograms {
     pub(crate) ingress: OwnedFd,
     pub(crate) egress: OwnedFd,
     pub(crate) pod_egress: OwnedFd,
-    /// The XDP program, or why there is none.
-    pub(crate) xdp: Result<OwnedFd, String>,
+    /// `None`: the layer has no such program, because drivers pass Ethernet frames to it.
+    pub(crate) xdp: Option<XdpProgram>,
+}
+
+/// The XDP program over the maps of the others. Few nodes use it, so it loads when the first device wants it.
+#[derive(Debug)]
+pub(crate) struct XdpProgram {
+    maps: MapHandles,
+    loaded: OnceLock<Result<OwnedFd, String>>,
+}
+
+impl XdpProgram {
+    /// `found`: the program that a former daemon pinned.
+    fn new(layer: LinkLayer, maps: &MapHandles, found: Option<OwnedFd>) -> Result<Option<Self>, StartError> {
+        if layer != LinkLayer::Ethernet {
+            return Ok(None);
+        }
+        let loaded = found.map_or_else(OnceLock::new, |program| OnceLock::from(Ok(program)));
+        Ok(Some(Self { maps: map::clone_handles(maps)?, loaded }))
+    }
+
+    /// Loads the program at the first call. Where the kernel takes none, the next start tries again.
+    pub(crate) fn load(&self) -> Result<BorrowedFd<'_>, &String> {
+        let load = || load_xdp(&self.maps).map_err(|error| error.to_string());
+        self.loaded.get_or_init(load).as_ref().map(AsFd::as_fd)
+    }
+
+    /// The program, if it has loaded.
+    fn loaded(&self) -> Option<BorrowedFd<'_>> {
+        self.loaded.get()?.as_ref().ok().map(AsFd::as_fd)
+    }
 }
 
 /// The programs for Ethernet that a test runs by hand. The verifier takes long for each, and few tests run all: those
@@ -114,36 +143,31 @@ impl EthernetPrograms {
     }
 
     pub(crate) fn xdp(&self) -> &OwnedFd {
-        self.xdp.get_or_init(|| load_xdp(LinkLayer::Ethernet, &self.load.0).unwrap())
+        self.xdp.get_or_init(|| load_xdp(&self.load.0).unwrap())
     }
 }
 
 impl PacketPrograms {
     /// Opens the programs of a layer. `None`: not all of them are there.
-    fn open(layer: LinkLayer, set: &ProgramSet) -> Option<Self> {
+    fn open(layer: LinkLayer, set: &ProgramSet, maps: &MapHandles) -> Option<Self> {
         let open = |function| set.open_program(&layer.pin_name(function), function);
-        // Where the kernel or a driver takes no XDP program, each start tries again.
-        let xdp = match layer {
-            LinkLayer::Ethernet => Ok(open(XDP)?),
-            LinkLayer::Ip => Err(no_xdp_error().to_string()),
-        };
         Some(Self {
             layer,
             ingress: open(INGRESS)?,
             egress: open(EGRESS)?,
             pod_egress: open(POD_EGRESS)?,
-            xdp,
+            xdp: XdpProgram::new(layer, maps, open(XDP)).ok()?,
         })
     }
 
     fn iter(&self) -> impl Iterator<Item = NamedObject<'_>> {
         let all = [
-            (INGRESS, Some(&self.ingress)),
-            (EGRESS, Some(&self.egress)),
-            (POD_EGRESS, Some(&self.pod_egress)),
+            (INGRESS, Some(self.ingress.as_fd())),
+            (EGRESS, Some(self.egress.as_fd())),
+            (POD_EGRESS, Some(self.pod_egress.as_fd())),
+            (XDP, self.xdp.as_ref().and_then(XdpProgram::loaded)),
         ];
-        let all = all.into_iter().chain([(XDP, self.xdp.as_ref().ok())]);
-        all.filter_map(|(function, program)| Some((self.layer.pin_name(function), program?.as_fd())))
+        all.into_iter().filter_map(|(function, program)| Some((self.layer.pin_name(function), program?)))
     }
 }
 
@@ -205,7 +229,7 @@ pub(crate) fn load_packets(
     };
     maps.extend(map::clone_handles(&own.maps)?);
     let load = |layer: &LinkLayer| {
-        let found = set.and_then(|set| PacketPrograms::open(*layer, set));
+        let found = set.and_then(|set| PacketPrograms::open(*layer, set, &maps));
         let load = || PacketLoad { layer: *layer, constants }.load_layer(&maps, &own.variables);
         found.map_or_else(load, Ok)
     };
@@ -235,10 +259,10 @@ impl PacketLoad<'_> {
         let layer = self.layer;
         std::thread::scope(|scope| {
             let others = spawn_load(scope, move || self.load_egress(maps, variables));
-            let xdp = spawn_load(scope, move || load_xdp(layer, maps));
             let ingress =
                 self.load_object(maps, Some(variables), &[INGRESS], |it| clone_fd(&it.progs.packet_in));
-            let ([egress, pod_egress], xdp) = (others()?, xdp().map_err(|error| error.to_string()));
+            let [egress, pod_egress] = others()?;
+            let xdp = XdpProgram::new(layer, maps, None)?;
             Ok(PacketPrograms { layer, ingress: ingress?, egress, pod_egress, xdp })
         })
     }
@@ -331,17 +355,9 @@ impl PacketConstants {
     }
 }
 
-/// The error of a layer without an XDP program: drivers hand it Ethernet frames.
-fn no_xdp_error() -> StartError {
-    StartError::from_load(io::Error::from(io::ErrorKind::Unsupported).into())
-}
-
 /// Loads the XDP program over the given maps, with support for multi-buffer frames if the kernel has it (Linux 5.18):
 /// drivers with long frames accept no other program.
-fn load_xdp(layer: LinkLayer, maps: &MapHandles) -> Result<OwnedFd, StartError> {
-    if layer != LinkLayer::Ethernet {
-        return Err(no_xdp_error());
-    }
+fn load_xdp(maps: &MapHandles) -> Result<OwnedFd, StartError> {
     let with_frags = |mut program: libbpf_rs::OpenProgramMut<'_>| program.set_flags(BPF_F_XDP_HAS_FRAGS);
     match load_xdp_as(maps, true, with_frags) {
         // The weaker program would stay pinned.
