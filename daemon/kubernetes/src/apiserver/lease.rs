@@ -158,6 +158,7 @@ impl Drop for Lease {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use holdfast_fixtures::clock;
 
     use super::*;
 
@@ -165,7 +166,7 @@ mod tests {
     #[tokio::test]
     async fn the_first_connection_and_each_state_wake_readers_at_once() {
         let mut table = Endpoints::new(1);
-        table.set_tier(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], Instant::now());
+        table.set_tier(Tier::Configured, &["192.0.2.1:6443".parse().unwrap()], clock::now());
         let id = table.rows()[0].id;
         let shared = SharedEndpoints::new(table);
         let target = shared.target(id).unwrap();

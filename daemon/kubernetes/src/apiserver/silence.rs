@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn the_intervals_between_reminders_grow_to_an_hour() {
-        let (mut reminder, begun) = (Reminder::default(), Instant::now());
+        let (mut reminder, begun) = (Reminder::default(), holdfast_fixtures::clock::now());
         let minutes: Vec<u64> = (0..=300)
             .filter(|minute| reminder.next_line(true, begun + MINUTE * *minute).is_some())
             .map(u64::from)
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_answer_ends_the_silence() {
-        let (mut reminder, begun) = (Reminder::default(), Instant::now());
+        let (mut reminder, begun) = (Reminder::default(), holdfast_fixtures::clock::now());
         assert_eq!(reminder.next_line(true, begun), None);
         assert_eq!(reminder.next_line(false, begun + MINUTE), None);
         assert_eq!(reminder.next_line(true, begun + MINUTE * 2), None, "a new silence begins");

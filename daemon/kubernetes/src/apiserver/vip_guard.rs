@@ -13,14 +13,16 @@
 
 mod endpoint_backoff;
 mod race;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use holdfast_status::views::apiserver::Tier;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::endpoint_error::EndpointError;
 use super::failover::{self, IdentifiedConnection};

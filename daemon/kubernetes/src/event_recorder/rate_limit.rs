@@ -37,7 +37,7 @@ mod tests {
 
     #[test]
     fn a_burst_goes_at_once_and_the_rest_one_by_one() {
-        let begin = Instant::now() + Duration::from_secs(3_600);
+        let begin = holdfast_fixtures::clock::now() + Duration::from_secs(3_600);
         let mut pace = RateLimiter::new(begin);
         let turns: Vec<_> = (0..BURST + 3).map(|_| pace.reserve_write(begin) - begin).collect();
         let (at_once, later) = turns.split_at(BURST as usize);
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn a_quiet_recorder_gets_one_burst_and_no_more() {
-        let begin = Instant::now() + Duration::from_secs(3_600);
+        let begin = holdfast_fixtures::clock::now() + Duration::from_secs(3_600);
         let mut pace = RateLimiter::new(begin);
         for _ in 0..BURST {
             pace.reserve_write(begin);

@@ -25,7 +25,7 @@ fn letter(row: &Endpoint) -> char {
 
 impl EndpointsHarness {
     fn new(configured: &str) -> Self {
-        let now = Instant::now();
+        let now = holdfast_fixtures::clock::now();
         let mut table = Endpoints::new(1);
         table.set_tier(Tier::Configured, &addresses(configured), now);
         Self { table, start: now, now }

@@ -4,33 +4,37 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout};
 
 use super::super::Access;
+use super::super::limits::GUARD_RETRY_MIN;
 use super::access;
 use super::server::{Authority, Manner, Script, Server, answer, create_authority, namespace, ours, plain};
-use holdfast_fixtures::TEST_TIMEOUT;
-
-/// The limit of a failover that only needs a new connection, on a busy machine.
-const AT_ONCE: Duration = Duration::from_secs(3);
+use holdfast_fixtures::clock::{await_event, pause_async, wait_until_async};
 
 /// How many endpoints are silent or down.
 const DEAD: usize = 4;
 
+const NAMESPACE: &str = "/api/v1/namespaces/kube-system";
+const READYZ: &str = "/readyz";
+
 /// An access with a running guard.
 struct Guarded {
+    access: Access,
     led: watch::Receiver<Option<SocketAddr>>,
     patrol: JoinHandle<()>,
 }
 
 impl Guarded {
     fn start(folder: &Path, endpoints: &[String]) -> Self {
-        let access = guarding(folder, endpoints);
-        Self { led: access.vip_target(), patrol: tokio::spawn(access.run_maintenance()) }
+        Self::from_access(guarding(folder, endpoints))
+    }
+
+    fn from_access(access: Access) -> Self {
+        let (led, patrol) = (access.vip_target(), tokio::spawn(access.clone().run_maintenance()));
+        Self { access, led, patrol }
     }
 
     #[track_caller]
@@ -38,9 +42,14 @@ impl Guarded {
         assert_eq!(*self.led.borrow(), Some(server.address));
     }
 
-    async fn comes_to(&mut self, server: &Server, within: Duration) {
+    async fn comes_to(&mut self, server: &Server) {
         let led = self.led.wait_for(|led| *led == Some(server.address));
-        timeout(within, led).await.expect("in time").unwrap();
+        await_event("the target", led).await.unwrap();
+    }
+
+    /// How many endpoints have failed.
+    fn failures(&self) -> usize {
+        self.access.view().endpoints.iter().filter(|row| row.last_error.is_some()).count()
     }
 }
 
@@ -59,6 +68,19 @@ fn keys(endpoints: &[String]) -> String {
         "endpoints = [{}]\nvip = \"169.254.20.1:6443\"\nca_file = \"ca.crt\"\ntls_server_name = \"kubernetes\"",
         endpoints.join(", ")
     )
+}
+
+/// Waits until a server has had this many more requests for a path.
+async fn asked_again(server: &Server, path: &str, count: usize) {
+    let enough = server.count(path) + count;
+    wait_until_async("more requests", || server.count(path) >= enough).await;
+}
+
+/// Waits as long as 16 attempts take whose pauses do not grow.
+async fn sixteen_short_pauses() {
+    for _ in 0..16 {
+        pause_async(GUARD_RETRY_MIN).await;
+    }
 }
 
 async fn serving(authority: &Authority, script: Script) -> Server {
@@ -81,7 +103,7 @@ async fn only_a_proven_server_becomes_the_target() {
     let urls: Vec<String> = strangers.iter().chain([&good]).map(Server::url).collect();
     let mut guarded = Guarded::start(folder.path(), &urls);
     assert_eq!(*guarded.led.borrow(), None, "before any has");
-    guarded.comes_to(&good, TEST_TIMEOUT).await;
+    guarded.comes_to(&good).await;
 }
 
 #[tokio::test]
@@ -94,25 +116,22 @@ async fn another_clusters_server_does_not_become_the_target() {
     assert!(access.get("/", None).await.is_ok(), "our cluster is known");
     let config = super::settings(folder.path(), &keys(&[other.url()]));
     access.reload(&config.sources).unwrap();
-    let led = access.vip_target();
-    let looked = timeout(Duration::from_secs(2), access.run_maintenance()).await;
-    assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
-    assert!(!other.paths().is_empty(), "it was asked");
+    let guarded = Guarded::from_access(access);
+    asked_again(&other, NAMESPACE, 2).await;
+    assert_eq!(*guarded.led.borrow(), None, "not after the first attempt either");
 }
 
 #[tokio::test]
-async fn a_server_that_goes_is_left_at_once_and_comes_back() {
+async fn a_server_that_goes_is_left_and_comes_back() {
     let (folder, authority) = create_authority();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
     let address = first.address;
     drop(first);
-    let gone = Instant::now();
-    guarded.comes_to(&second, TEST_TIMEOUT).await;
-    assert!(gone.elapsed() < AT_ONCE, "{:?}", gone.elapsed());
+    guarded.comes_to(&second).await;
     let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
 }
 
 #[tokio::test]
@@ -125,47 +144,31 @@ async fn silent_endpoints_before_a_good_one_do_not_add_up() {
     }
     let urls: Vec<String> = [&first].into_iter().chain(&silent).chain([&last]).map(Server::url).collect();
     let mut guarded = Guarded::start(folder.path(), &urls);
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
     drop(first);
-    guarded.comes_to(&last, AT_ONCE).await;
+    guarded.comes_to(&last).await;
+    assert!(guarded.failures() < 1 + DEAD, "not all silent ones have used up their time");
     drop(guarded);
     let folder = tempfile::tempdir().unwrap();
     authority.write(&folder.path().join("ca.crt"));
     let mut anew = Guarded::start(folder.path(), &urls);
-    anew.comes_to(&last, TEST_TIMEOUT).await;
+    anew.comes_to(&last).await;
 }
 
 /// For example, an apiserver that runs out of memory as soon as all nodes have returned.
 #[tokio::test]
-async fn a_server_that_keeps_dying_after_its_return_is_left_at_once() {
+async fn a_server_that_keeps_dying_after_its_return_is_left_each_time() {
     let (folder, authority) = create_authority();
     let second = serving(&authority, plain()).await;
     let mut first = serving(&authority, plain()).await;
     let address = first.address;
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
-    for _ in 0..6 {
-        guarded.comes_to(&first, TEST_TIMEOUT).await;
+    for _ in 0..4 {
+        guarded.comes_to(&first).await;
         drop(first);
-        guarded.comes_to(&second, AT_ONCE).await;
+        guarded.comes_to(&second).await;
         first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
     }
-}
-
-/// For example, apiservers fail by turns (k3s#11349): each was away for long when it is the only one.
-#[tokio::test]
-async fn a_long_gone_server_is_tried_at_once_when_the_last_one_goes() {
-    let (folder, authority) = create_authority();
-    let first = serving(&authority, plain()).await;
-    let (address, url) = (first.address, first.url());
-    drop(first);
-    let second = serving(&authority, plain()).await;
-    let mut guarded = Guarded::start(folder.path(), &[url, second.url()]);
-    guarded.comes_to(&second, TEST_TIMEOUT).await;
-    // Waits until the pause between attempts at the first one has grown to 8 s.
-    tokio::time::sleep(Duration::from_secs(9)).await;
-    let first = Server::start_at(address, &authority.leaf("kubernetes"), plain()).await;
-    drop(second);
-    guarded.comes_to(&first, AT_ONCE).await;
 }
 
 #[tokio::test]
@@ -177,27 +180,26 @@ async fn a_guard_with_dead_endpoints_takes_the_first_that_returns() {
     }
     let urls: Vec<String> = addresses.iter().map(|address| format!("\"https://{address}\"")).collect();
     let mut guarded = Guarded::start(folder.path(), &urls);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    wait_until_async("a failure of each", || guarded.failures() == DEAD).await;
     assert_eq!(*guarded.led.borrow(), None);
     let last = Server::start_at(*addresses.last().unwrap(), &authority.leaf("kubernetes"), plain()).await;
-    guarded.comes_to(&last, TEST_TIMEOUT).await;
+    guarded.comes_to(&last).await;
 }
 
 #[tokio::test]
-async fn another_order_of_the_endpoints_is_followed_at_once() {
+async fn another_order_of_the_endpoints_is_followed() {
     let (folder, authority) = create_authority();
     let (first, second) = (serving(&authority, plain()).await, serving(&authority, plain()).await);
-    let access = guarding(folder.path(), &[first.url(), second.url()]);
-    let mut guarded =
-        Guarded { led: access.vip_target(), patrol: tokio::spawn(access.clone().run_maintenance()) };
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
+    guarded.comes_to(&first).await;
+    let access = guarded.access.clone();
     let reload = |endpoints: &[String]| {
         access.reload(&super::settings(folder.path(), &keys(endpoints)).sources).unwrap();
     };
     reload(&[second.url(), first.url()]);
-    guarded.comes_to(&second, TEST_TIMEOUT).await;
+    guarded.comes_to(&second).await;
     reload(&[first.url()]);
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
 }
 
 #[tokio::test]
@@ -211,8 +213,8 @@ async fn a_server_that_hangs_is_left() {
     let stuck = serving(&authority, once).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[stuck.url(), good.url()]);
-    guarded.comes_to(&stuck, TEST_TIMEOUT).await;
-    guarded.comes_to(&good, TEST_TIMEOUT).await;
+    guarded.comes_to(&stuck).await;
+    guarded.comes_to(&good).await;
 }
 
 #[tokio::test]
@@ -226,9 +228,9 @@ async fn an_unready_server_is_left() {
     let ending = serving(&authority, ends).await;
     let good = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[unready.url(), ending.url(), good.url()]);
-    let first = *timeout(TEST_TIMEOUT, guarded.led.wait_for(Option::is_some)).await.unwrap().unwrap();
+    let first = *await_event("a target", guarded.led.wait_for(Option::is_some)).await.unwrap();
     assert_eq!(first, Some(ending.address), "never to a server that is not ready");
-    guarded.comes_to(&good, TEST_TIMEOUT).await;
+    guarded.comes_to(&good).await;
 }
 
 /// For example, the key store of all servers fails, and then a host dies.
@@ -245,39 +247,35 @@ async fn without_a_ready_server_an_unready_one_replaces_a_dead_target() {
     };
     let (first, second) = (serving(&authority, script()).await, serving(&authority, script()).await);
     let mut guarded = Guarded::start(folder.path(), &[first.url(), second.url()]);
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
     is_ready.store(false, Ordering::Relaxed);
-    tokio::time::sleep(AT_ONCE).await;
+    for server in [&first, &second] {
+        asked_again(server, READYZ, 3).await;
+    }
     guarded.leads_to(&first);
     first.set(Manner::Close);
-    guarded.comes_to(&second, TEST_TIMEOUT).await;
+    guarded.comes_to(&second).await;
     first.set(Manner::Serve);
     is_ready.store(true, Ordering::Relaxed);
-    guarded.comes_to(&first, TEST_TIMEOUT).await;
+    guarded.comes_to(&first).await;
 }
 
 #[tokio::test]
 async fn the_target_stays_while_no_endpoint_serves_and_over_a_restart() {
     let (folder, authority) = create_authority();
     let server = serving(&authority, plain()).await;
-    let urls = [server.url()];
+    let (address, urls) = (Some(server.address), [server.url()]);
     let mut guarded = Guarded::start(folder.path(), &urls);
-    guarded.comes_to(&server, TEST_TIMEOUT).await;
-    server.set(Manner::Close);
-    tokio::time::sleep(Duration::from_millis(600)).await;
-    guarded.leads_to(&server);
+    guarded.comes_to(&server).await;
+    drop(server);
+    wait_until_async("a failure", || guarded.failures() == 1).await;
+    assert_eq!(*guarded.led.borrow(), address);
     let file = folder.path().join("apiserver.json");
     let is_kept = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains("\"led\": \"127"));
-    timeout(TEST_TIMEOUT, async {
-        while !is_kept() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    })
-    .await
-    .expect("it is written down");
+    wait_until_async("the target on disk", is_kept).await;
     drop(guarded);
     let again = guarding(folder.path(), &urls);
-    assert_eq!(*again.vip_target().borrow(), Some(server.address), "before anything is dialled");
+    assert_eq!(*again.vip_target().borrow(), address, "before anything is dialled");
     let elsewhere = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
     assert_eq!(*elsewhere.vip_target().borrow(), None, "what is no endpoint any more");
 }
@@ -287,13 +285,14 @@ async fn a_server_without_a_known_cluster_is_a_target_only_if_configured() {
     let (folder, authority) = create_authority();
     let silent = serving(&authority, Arc::new(|_| answer("403 Forbidden", "{}"))).await;
     let mut guarded = Guarded::start(folder.path(), &[silent.url()]);
-    guarded.comes_to(&silent, TEST_TIMEOUT).await;
+    guarded.comes_to(&silent).await;
     let access = guarding(folder.path(), &["\"https://127.0.0.1:1\"".to_owned()]);
     let listed = super::super::ListedEndpoint { slice: "kubernetes".into(), address: silent.address };
     access.learn_endpoints(&[listed]);
-    let led = access.vip_target();
-    let looked = timeout(Duration::from_secs(2), access.run_maintenance()).await;
-    assert!(looked.is_err() && led.borrow().is_none(), "{led:?}");
+    drop(guarded);
+    let guarded = Guarded::from_access(access);
+    asked_again(&silent, NAMESPACE, 2).await;
+    assert_eq!(*guarded.led.borrow(), None, "not after the first attempt either");
 }
 
 #[tokio::test]
@@ -301,9 +300,11 @@ async fn servers_that_never_prove_themselves_are_asked_less_and_less() {
     let (folder, authority) = create_authority();
     let refusing = serving(&authority, Arc::new(|_| answer("401 Unauthorized", "{}"))).await;
     let guarded = Guarded::start(folder.path(), &[refusing.url()]);
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    wait_until_async("a first request", || !refusing.paths().is_empty()).await;
+    sixteen_short_pauses().await;
     let asked = refusing.paths().len();
-    assert!((2..=12).contains(&asked), "{asked} times in 4 s");
+    assert!(asked <= 12, "{asked} times");
+    wait_until_async("another request", || refusing.paths().len() > 1).await;
     assert_eq!(*guarded.led.borrow(), None);
 }
 
@@ -318,11 +319,13 @@ async fn a_proxy_that_closes_after_each_reply_is_backed_off_and_kept() {
     let closes = serving(&authority, closing).await;
     let other = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[closes.url(), other.url()]);
-    guarded.comes_to(&closes, TEST_TIMEOUT).await;
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    guarded.comes_to(&closes).await;
+    sixteen_short_pauses().await;
     guarded.leads_to(&closes);
-    let asked = closes.paths().iter().filter(|path| *path == "/readyz").count();
-    assert!((2..=10).contains(&asked), "{asked} times in 4 s");
+    let asked = closes.count(READYZ);
+    assert!(asked <= 10, "{asked} times");
+    asked_again(&closes, READYZ, 1).await;
+    guarded.leads_to(&closes);
     assert!(other.paths().is_empty(), "the other one is not dialled for that");
 }
 
@@ -332,8 +335,8 @@ async fn a_throttling_server_stays_the_target() {
     let busy = serving(&authority, ours(|_| answer("429 Too Many Requests", "{}"))).await;
     let other = serving(&authority, plain()).await;
     let mut guarded = Guarded::start(folder.path(), &[busy.url(), other.url()]);
-    guarded.comes_to(&busy, TEST_TIMEOUT).await;
-    tokio::time::sleep(Duration::from_secs(3)).await;
+    guarded.comes_to(&busy).await;
+    asked_again(&busy, READYZ, 1).await;
     guarded.leads_to(&busy);
     assert!(other.paths().is_empty(), "{:?}", other.paths());
 }
@@ -364,7 +367,7 @@ async fn the_virtual_address_is_no_endpoint_whatever_names_it() {
     access.learn_endpoints(&[super::super::ListedEndpoint { slice: "kubernetes".into(), address: vip }]);
     let (mut led, addresses, views) = (access.vip_target(), access.addresses(), access.views());
     let patrol = tokio::spawn(access.run_maintenance());
-    timeout(TEST_TIMEOUT, led.wait_for(|led| *led == Some(server.address))).await.unwrap().unwrap();
+    await_event("the target", led.wait_for(|led| *led == Some(server.address))).await.unwrap();
     assert!(!addresses.borrow().contains(&vip), "or its own frontend would be left out");
     assert!(views.borrow().endpoints.iter().all(|row| row.address != vip), "{:?}", views.borrow());
     patrol.abort();

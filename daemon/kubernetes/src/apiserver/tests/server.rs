@@ -1,9 +1,11 @@
 //! A small apiserver that replies by script, or misbehaves.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use holdfast_fixtures::clock::pause_async;
 pub(crate) use holdfast_fixtures::{Authority, Leaf};
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -65,6 +67,7 @@ pub(crate) struct Server {
     pub(super) address: SocketAddr,
     pub(super) asked: Arc<Mutex<Vec<Asked>>>,
     manner: Arc<Mutex<Manner>>,
+    dials: Arc<AtomicUsize>,
     _tasks: JoinSet<()>,
 }
 
@@ -113,9 +116,12 @@ impl Server {
         let (asked, manner) = (Arc::default(), Arc::new(Mutex::new(manner)));
         let mut tasks = JoinSet::new();
         let (record, how) = (Arc::clone(&asked), Arc::clone(&manner));
+        let dials = Arc::<AtomicUsize>::default();
+        let counter = Arc::clone(&dials);
         tasks.spawn(async move {
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
+                counter.fetch_add(1, Ordering::Relaxed);
                 let manner = *how.lock().unwrap();
                 connections.spawn(meet(
                     stream,
@@ -126,7 +132,7 @@ impl Server {
                 ));
             }
         });
-        Self { address, asked, manner, _tasks: tasks }
+        Self { address, asked, manner, dials, _tasks: tasks }
     }
 
     pub(super) fn set(&self, manner: Manner) {
@@ -135,6 +141,16 @@ impl Server {
 
     pub(crate) fn url(&self) -> String {
         format!("\"https://{}\"", self.address)
+    }
+
+    /// The count of requests for a path.
+    pub(super) fn count(&self, path: &str) -> usize {
+        self.asked.lock().unwrap().iter().filter(|asked| asked.path == path).count()
+    }
+
+    /// The count of accepted connections.
+    pub(super) fn dials(&self) -> usize {
+        self.dials.load(Ordering::Relaxed)
     }
 
     pub(crate) fn paths(&self) -> Vec<String> {
@@ -190,7 +206,7 @@ async fn say(stream: &mut (impl AsyncWriteExt + Unpin), answer: &str) -> Option<
     let (at_once, slowly) = answer.split_once(SLOWLY).unwrap_or((answer, ""));
     stream.write_all(at_once.as_bytes()).await.ok()?;
     for byte in slowly.bytes() {
-        tokio::time::sleep(SLOW).await;
+        pause_async(SLOW).await;
         stream.write_all(&[byte]).await.ok()?;
     }
     Some(())

@@ -3,8 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::wait_until_async;
 use holdfast_status::views::apiserver::Tier;
 
 use super::super::{Access, AccessError, AccessSources, ForgetError, ListedEndpoint};
@@ -140,11 +142,9 @@ async fn learned_endpoints_survive_a_restart() {
     assert_eq!(rows(&first), expected);
     assert_eq!(*first.addresses().borrow(), [own.address, learned.address].into());
     let file = fixture.path().join("apiserver.json");
-    let start = Instant::now();
-    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&learned.address.to_string())) {
-        assert!(start.elapsed() < Duration::from_secs(10), "the file is written");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let address = learned.address.to_string();
+    let is_saved = || std::fs::read_to_string(&file).is_ok_and(|text| text.contains(&address));
+    wait_until_async("the address on disk", is_saved).await;
     patrol.abort();
     drop((first, own));
     let second = access(fixture.path(), &keys);
@@ -181,7 +181,7 @@ async fn a_token_that_was_rotated_in_use_is_followed() {
     let AccessError::Failed(failures) = access.get("/", None).await.unwrap_err() else { panic!() };
     assert_eq!(failures[0].trouble.to_string(), "401: token rejected");
     fixture.write("token", "t2");
-    let (_, kept) = access.get("/", None).await.unwrap().read_body(10, Duration::from_secs(5)).await.unwrap();
+    let (_, kept) = access.get("/", None).await.unwrap().read_body(10, TEST_TIMEOUT).await.unwrap();
     fixture.write("token", "t3");
     // The kept connection is replaced, and the new one is rejected.
     assert!(access.get("/", Some(kept)).await.is_err());

@@ -4,7 +4,9 @@
 //! nodes that all wait for one apiserver do not keep it from starting.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::super::limits::{GUARD_RETRY_MAX, GUARD_RETRY_MIN};
 
@@ -61,6 +63,8 @@ pub(super) fn retry_pause(times: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use holdfast_fixtures::clock;
+
     use super::*;
 
     fn address(last: u8) -> SocketAddr {
@@ -69,7 +73,7 @@ mod tests {
 
     #[test]
     fn each_failure_in_a_row_doubles_the_pause_up_to_a_bound() {
-        let (mut backoffs, start) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, start): (_, Instant) = (EndpointBackoffs::default(), clock::now().into());
         let mut now = start;
         let mut pauses = Vec::new();
         for _ in 0..8 {
@@ -85,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_lifted_backoff_allows_one_attempt_and_keeps_growing() {
-        let (mut backoffs, now) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, now): (_, Instant) = (EndpointBackoffs::default(), clock::now().into());
         for _ in 0..5 {
             backoffs.record_failure(address(1), now, |pause| pause);
         }
@@ -100,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_success_clears_the_backoff() {
-        let (mut backoffs, now) = (EndpointBackoffs::default(), Instant::now());
+        let (mut backoffs, now): (_, Instant) = (EndpointBackoffs::default(), clock::now().into());
         for _ in 0..5 {
             backoffs.record_failure(address(1), now, |pause| pause);
         }

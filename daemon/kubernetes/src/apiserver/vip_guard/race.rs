@@ -67,7 +67,7 @@ impl<'a, T> Race<'a, T> {
 mod tests {
     use std::sync::{Arc, Mutex};
 
-    use tokio::time::{sleep, timeout};
+    use holdfast_fixtures::clock::{Stopwatch, pause_async};
 
     use super::*;
 
@@ -79,12 +79,12 @@ mod tests {
 
     /// Attempts with a duration and an outcome; each records its start in `begun`.
     fn race(attempts: &[(Duration, bool)], begun: &Arc<Mutex<Vec<u128>>>) -> Race<'static, (usize, bool)> {
-        let from = Instant::now();
+        let stopwatch = Stopwatch::start();
         let attempt = |(at, (takes, succeeds)): (usize, &(Duration, bool))| {
             let (begun, takes, succeeds) = (Arc::clone(begun), *takes, *succeeds);
             let attempt: BoxFuture<'static, _> = Box::pin(async move {
-                begun.lock().unwrap().push(from.elapsed().as_millis());
-                sleep(takes).await;
+                begun.lock().unwrap().push(stopwatch.read().as_millis());
+                pause_async(takes).await;
                 (at, succeeds)
             });
             attempt
@@ -94,7 +94,7 @@ mod tests {
 
     /// The first attempt to succeed, its time, and the starts until then.
     async fn first(attempts: &[(Duration, bool)]) -> (Option<usize>, u128, Vec<u128>) {
-        let (begun, from) = (Arc::default(), Instant::now());
+        let (begun, stopwatch) = (Arc::default(), Stopwatch::start());
         let mut race = race(attempts, &begun);
         let mut winner = None;
         while winner.is_none()
@@ -102,7 +102,7 @@ mod tests {
         {
             winner = succeeds.then_some(at);
         }
-        let took = from.elapsed().as_millis();
+        let took = stopwatch.read().as_millis();
         let begun = begun.lock().unwrap().clone();
         (winner, took, begun)
     }
@@ -147,9 +147,14 @@ mod tests {
     async fn a_running_attempt_continues_with_the_next_call() {
         let begun = Arc::default();
         let mut race = race(&[(ms(1_000), true)], &begun);
-        let from = Instant::now();
-        while timeout(ms(300), race.next()).await.is_err() {}
-        assert_eq!((from.elapsed(), begun.lock().unwrap().len()), (ms(1_000), 1));
+        let stopwatch = Stopwatch::start();
+        loop {
+            tokio::select! {
+                _ended = race.next() => break,
+                () = pause_async(ms(300)) => {}
+            }
+        }
+        assert_eq!((stopwatch.read(), begun.lock().unwrap().len()), (ms(1_000), 1));
         assert!(race.is_finished() && race.next().await.is_none());
     }
 }

@@ -13,7 +13,7 @@ struct Lab {
 
 impl Lab {
     fn new() -> Self {
-        Self { disputes: Disputes::default(), began: Instant::now() }
+        Self { disputes: Disputes::default(), began: holdfast_fixtures::clock::now().into() }
     }
 
     fn at(&self, seconds: u64) -> Instant {
