@@ -31,14 +31,14 @@ try: ## An incident in the demo that `make run` started, from another terminal: 
 quick: ## While you write: the laws of the rules, the house rules, lints of what you changed. Under a minute.
 	@scripts/quick.sh
 
-test: ## Run what proves a change; ends with `N passed, N failed`.
+test: ## Run what proves a change; ends with `N passed, N failed`. SLOW=4: on a quarter of the processors; BUSY=8: beside busy loops.
 	@scripts/test.sh test
 
 test-all: ## Run every test that there is: also browsers, packages, other kernels, clusters. About an hour.
 	@scripts/test.sh all
 
 part: ## Run parts of the tests: PART=packets, PART="host@trixie page"; `make parts` lists them.
-	@scripts/test.sh $(if $(filter due,$(PART)),--seconds $(SECONDS)) $(PART)
+	@scripts/test.sh $(if $(filter due slow-turn,$(PART)),--seconds $(SECONDS)) $(PART)
 
 parts: ## List the parts of the tests, and when each passed last.
 	@scripts/test-programs.sh --quiet

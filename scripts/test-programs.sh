@@ -11,9 +11,18 @@ mkdir -p "$target/suite"
 
 # The same for all builds: libraries in C are compiled anew whenever it changes.
 unset SOURCE_DATE_EPOCH
+built=$target/suite/built.json
 # In a new folder, what cargo keeps for the next build of our own code costs two minutes, and many a clone is tested
-# only once. The second build makes it, and from then on a change is compiled in less than one.
-[[ -z ${CI:-} && -d $target/debug/deps ]] || export CARGO_INCREMENTAL=0
+# only once. The first change makes it, and from then on a change is compiled in less than one. Without a change all
+# builds are of the same kind, so the second one compiles nothing.
+is_changed() {
+	[[ -e $built && -n $(find Cargo.lock bpf daemon examples knowledge tests -newer "$built" -type f -print -quit) ]]
+}
+if [[ -z ${CI:-} ]] && { [[ -e $target/suite/incremental ]] || is_changed; }; then
+	touch "$target/suite/incremental"
+else
+	export CARGO_INCREMENTAL=0
+fi
 
 # Libraries of others are the same for all clones: a new folder begins with them. Cargo finds out which of them fit.
 libraries=$({ rustc --version && echo "${RUSTFLAGS:-}"; } | scripts/cached.sh libraries Cargo.lock Cargo.toml)
@@ -22,7 +31,6 @@ if [[ $(cat "$target/suite/libraries" 2>/dev/null) != "$libraries" && -d $librar
 fi
 echo "$libraries" >"$target/suite/libraries"
 
-built=$target/suite/built.json
 cargo test --workspace --locked --no-run --lib --bins --test '*' --bench '*' --message-format=json-render-diagnostics \
 	"$@" >"$built.new"
 # A test of cargo's brings the programs of its own package only. The smallest one is built with the rest: only then has

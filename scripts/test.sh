@@ -4,6 +4,8 @@
 #
 #   scripts/test.sh test
 #   scripts/test.sh host@trixie packets
+#   SLOW=4 scripts/test.sh test        on a quarter of each processor, as root
+#   BUSY=8 scripts/test.sh units       beside eight busy loops
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # As root also what tests run in beds of their own, and what lists the machine before and after them.
@@ -16,4 +18,4 @@ if ! scripts/test-programs.sh; then
 	echo "0 passed, 1 failed"
 	exit 1
 fi
-exec "${CARGO_TARGET_DIR:-target}/debug/suite" run --build $((SECONDS - begun)) "$@"
+exec "${CARGO_TARGET_DIR:-target}/debug/suite" run --build $((SECONDS - begun)) ${SLOW:+--slow "$SLOW"} ${BUSY:+--busy "$BUSY"} "$@"

@@ -7,6 +7,7 @@
 
 use crate::error::SuiteError;
 use crate::record::{Row, Rows, supply_row};
+use crate::slowdown::slow_row;
 use crate::supply::wanted;
 use crate::table::{Run, Set, Table};
 
@@ -20,6 +21,11 @@ pub(crate) enum Selection {
     Set(Set),
     /// Due parts of `make test-all`, for this many seconds.
     Due(u64),
+    /// One part of `make test` for a slow run, which takes so many times as long, within this many seconds.
+    SlowTurn {
+        slow: u32,
+        seconds: u64,
+    },
     /// By name: `host`, `host@trixie`.
     Named(Vec<String>),
 }
@@ -36,7 +42,17 @@ pub(crate) fn choose(
         Selection::Set(set) => Ok(all.into_iter().filter(|run| run.part.by <= *set).collect()),
         Selection::Named(names) => named(names, &all),
         Selection::Due(seconds) => Ok(due(*seconds, all, table, rows, changed)),
+        Selection::SlowTurn { slow, seconds } => Ok(slow_turn(all, rows, (*slow, *seconds))),
     }
+}
+
+/// The part whose slow run is the oldest, of those that fit into the time limit.
+fn slow_turn(all: Vec<Run>, rows: &Rows, (slow, seconds): (u32, u64)) -> Vec<Run> {
+    let fits =
+        |run: &Run| rows.get(&run.name()).is_some_and(|row| (row.seconds + 1) * u64::from(slow) <= seconds);
+    let landing = |run: &Run| rows.get(&slow_row(&run.name())).map_or(0, |row| row.landing);
+    let fitting = all.into_iter().filter(|run| run.part.by == Set::Test && fits(run));
+    fitting.min_by_key(landing).into_iter().collect()
 }
 
 fn named(names: &[String], all: &[Run]) -> Result<Vec<Run>, SuiteError> {
@@ -134,6 +150,15 @@ mod tests {
         let changed = |_: &Row, run: &Run| changed.contains(&run.part.name.as_str());
         let chosen = choose(asked, &table(), &rows(known), changed).unwrap();
         assert_eq!(chosen.iter().map(Run::name).collect::<Vec<_>>(), expected, "{asked:?}");
+    }
+
+    #[test]
+    fn slow_runs_take_turns_among_the_parts_that_fit() {
+        let turn = Selection::SlowTurn { slow: 4, seconds: 100 };
+        check(&turn, &[], &[], &[]);
+        check(&turn, &[("laws", 3, 20)], &[], &["laws"]);
+        check(&turn, &[("laws", 3, 25), ("page", 3, 1)], &[], &[]);
+        check(&turn, &[("laws", 3, 20), ("slow laws", 2, 80)], &[], &["laws"]);
     }
 
     #[test]

@@ -23,6 +23,8 @@ pub(crate) enum SuiteError {
     List { program: PathBuf, said: String },
     #[error("{0} is in no part of tests/parts.toml")]
     Unclaimed(String),
+    #[error("SLOW needs root and a cgroup hierarchy with the controller cpu; BUSY works without")]
+    NoProcessorCgroups,
     #[error("tests/mutants.toml: {0}")]
     Mutant(String),
     #[error("no test fits {pattern:?} of part {part}")]

@@ -22,6 +22,7 @@ mod progress;
 mod record;
 mod report;
 mod session;
+mod slowdown;
 mod supply;
 mod table;
 mod terminal;
@@ -38,6 +39,7 @@ use crate::choose::Selection;
 use crate::error::SuiteError;
 use crate::record::Records;
 use crate::session::{Places, Session};
+use crate::slowdown::Slowdown;
 use crate::table::{Set, Table};
 use crate::terminal::say;
 
@@ -53,7 +55,8 @@ struct Arguments {
 
 #[derive(Debug, clap::Subcommand)]
 enum Order {
-    /// Run parts: `test` and `all` name sets, `due` those of `make test-all` that are due.
+    /// Run parts: `test` and `all` name sets, `due` those of `make test-all` that are due, `slow-turn` one of
+    /// `make test` for a slow run.
     Run {
         /// Sets, or parts such as `host` or `host@trixie`.
         #[arg(required = true)]
@@ -64,6 +67,12 @@ enum Order {
         /// What the build before took, for the report.
         #[arg(long)]
         build: Option<u64>,
+        /// Give the run one part in so many of the processors; as root.
+        #[arg(long, default_value_t = 1)]
+        slow: u32,
+        /// Run so many busy loops beside it.
+        #[arg(long, default_value_t = 0)]
+        busy: u32,
     },
     /// List the parts, and when each passed last.
     Parts,
@@ -99,7 +108,9 @@ fn main() -> ExitCode {
 fn obey(arguments: Arguments) -> Result<ExitCode, SuiteError> {
     let places = places(&arguments.root)?;
     match arguments.order {
-        Order::Run { parts, seconds, build } => run(places, &asked(parts, seconds), build),
+        Order::Run { parts, seconds, build, slow, busy } => {
+            run(places, (&asked(parts, seconds, slow), Slowdown { slow: slow.max(1), busy }), build)
+        }
         Order::Parts => list_parts(places),
         Order::Tests => list_tests(places),
         Order::Merge => merge(&places),
@@ -117,17 +128,22 @@ fn places(root: &PathBuf) -> Result<Places, SuiteError> {
     Ok(Places { root, target, cache: caches.join("holdfast") })
 }
 
-fn asked(parts: Vec<String>, seconds: u64) -> Selection {
+fn asked(parts: Vec<String>, seconds: u64, slow: u32) -> Selection {
     match parts.first().map(String::as_str) {
         Some("test") if parts.len() == 1 => Selection::Set(Set::Test),
         Some("all") if parts.len() == 1 => Selection::Set(Set::All),
         Some("due") if parts.len() == 1 => Selection::Due(seconds),
+        Some("slow-turn") if parts.len() == 1 => Selection::SlowTurn { slow, seconds },
         _ => Selection::Named(parts),
     }
 }
 
-fn run(places: Places, asked: &Selection, build: Option<u64>) -> Result<ExitCode, SuiteError> {
-    let mut session = Session::open(places)?;
+fn run(
+    places: Places,
+    (asked, slowdown): (&Selection, Slowdown),
+    build: Option<u64>,
+) -> Result<ExitCode, SuiteError> {
+    let mut session = Session::open(places, slowdown)?;
     session.find_tests()?;
     let runs = session.choose(asked)?;
     if runs.is_empty() {
@@ -140,7 +156,7 @@ fn run(places: Places, asked: &Selection, build: Option<u64>) -> Result<ExitCode
 }
 
 fn list_parts(places: Places) -> Result<ExitCode, SuiteError> {
-    let session = Session::open(places)?;
+    let session = Session::open(places, Slowdown::NONE)?;
     let rows = session.records.rows()?;
     for part in &session.table.parts {
         for name in part.runs().iter().map(table::Run::name) {
@@ -155,7 +171,7 @@ fn list_parts(places: Places) -> Result<ExitCode, SuiteError> {
 }
 
 fn list_tests(places: Places) -> Result<ExitCode, SuiteError> {
-    let mut session = Session::open(places)?;
+    let mut session = Session::open(places, Slowdown::NONE)?;
     session.find_tests()?;
     for (part, tests) in session.listed() {
         tests.iter().for_each(|test| say(&format!("{part}\t{}", test.name)));
@@ -166,7 +182,8 @@ fn list_tests(places: Places) -> Result<ExitCode, SuiteError> {
 fn merge(places: &Places) -> Result<ExitCode, SuiteError> {
     let table = Table::read(&places.root)?;
     let runs: Vec<String> = table.parts.iter().flat_map(table::Part::runs).map(|run| run.name()).collect();
-    let exists = |name: &str| record::is_supply(name) || runs.iter().any(|run| run == name);
+    let exists =
+        |name: &str| record::is_supply(name) || runs.iter().any(|run| run == slowdown::run_of_row(name));
     let number = Records::new(&places.root, &places.cache).merge(exists)?;
     say(&format!("{number} rows taken over into {}", record::RAN));
     Ok(ExitCode::SUCCESS)

@@ -4,6 +4,7 @@
 //! none runs alone at the end.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -12,6 +13,7 @@ use std::time::Duration;
 use crate::built::Test;
 use crate::error::SuiteError;
 use crate::process::{self, ProcessResult};
+use crate::slowdown::CGROUP;
 use crate::table::Run;
 use crate::times::Times;
 
@@ -30,13 +32,17 @@ pub(crate) struct Pool<'a> {
     pub(crate) target: &'a Path,
     /// The folder for their output.
     pub(crate) logs: &'a Path,
+    /// The cgroup below which those of the tests lie, in a slow run.
+    pub(crate) beds: Option<&'a Path>,
+    /// By how much their limits grow.
+    pub(crate) slower: u32,
 }
 
 /// What is called during a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Hooks<'a> {
     /// After each test.
-    pub(crate) test_ended: &'a (dyn Fn(&Test) + Sync),
+    pub(crate) test_ended: &'a (dyn Fn(&Outcome) + Sync),
     /// Once, when no test waits and half of those that run at once have ended.
     pub(crate) few_left: &'a (dyn Fn() + Sync),
 }
@@ -66,7 +72,7 @@ impl Pool<'_> {
         let work = || {
             while let Some(test) = next() {
                 let outcome = self.one(test);
-                (hooks.test_ended)(test);
+                outcome.iter().for_each(hooks.test_ended);
                 lock(&ended).push(outcome);
             }
             if idle.fetch_add(1, Ordering::Relaxed) + 1 == workers.div_ceil(2) {
@@ -84,13 +90,18 @@ impl Pool<'_> {
     fn one(&self, test: &Test) -> Result<Outcome, SuiteError> {
         let mut command = test.program.command();
         command.args(&test.arguments);
-        command.envs(self.run.environment(self.target));
-        let ended = process::run(&mut command, Duration::from_secs(self.run.part.limit), &self.log())?;
-        Ok(Outcome { test: test.name.clone(), ended })
+        Ok(Outcome { test: test.name.clone(), ended: self.run_command(command)? })
+    }
+
+    /// Runs a command of the part, until its limit.
+    pub(crate) fn run_command(&self, mut command: Command) -> Result<ProcessResult, SuiteError> {
+        command.envs(self.run.environment(self.target)).envs(self.beds.map(|beds| (CGROUP, beds)));
+        let limit = Duration::from_secs(self.run.part.limit) * self.slower;
+        process::run(&mut command, limit, &self.log())
     }
 
     /// A file that no other process writes.
-    pub(crate) fn log(&self) -> PathBuf {
+    fn log(&self) -> PathBuf {
         self.logs.join(format!("{}.log", LOGS.fetch_add(1, Ordering::Relaxed)))
     }
 }
@@ -116,7 +127,7 @@ mod tests {
             arguments: ["-c", meet, "sh", own, other].map(str::to_owned).to_vec(),
         };
         let run = Run::for_tests();
-        let pool = Pool { run: &run, target: folder.path(), logs: folder.path() };
+        let pool = Pool { run: &run, target: folder.path(), logs: folder.path(), beds: None, slower: 1 };
         let times = Times::read(folder.path().join("times"));
         let outcomes = pool.all(&[test("a", "b"), test("b", "a")], &times, 2, Hooks::NONE).unwrap();
         assert!(outcomes.iter().all(|outcome| outcome.ended.passed), "{outcomes:?}");
@@ -133,9 +144,9 @@ mod tests {
             arguments: ["-c", script].map(str::to_owned).to_vec(),
         };
         let run = Run::for_tests();
-        let pool = Pool { run: &run, target: folder.path(), logs: folder.path() };
+        let pool = Pool { run: &run, target: folder.path(), logs: folder.path(), beds: None, slower: 1 };
         let hooks = Hooks {
-            test_ended: &|test| lock(&order).push(test.name.clone()),
+            test_ended: &|outcome| lock(&order).push(outcome.test.clone()),
             few_left: &|| {
                 lock(&order).push("few left".to_owned());
                 std::fs::write(&release, "").unwrap();

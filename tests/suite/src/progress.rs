@@ -1,4 +1,5 @@
-//! How far a run is: its part, the tests that have ended, and the time that is left by the times of the last run.
+//! How far a run is: its part, the tests that have ended, and the time that is left: that of the last run, times what
+//! the tests of this run have taken longer until now.
 //!
 //! Invariant: it only reports. On a terminal it is one line that is rewritten; in a file it is a line now and then.
 
@@ -13,6 +14,9 @@ const ON_TERMINAL: Duration = Duration::from_secs(1);
 
 /// How often a line is written into a file or a pipe.
 const IN_FILE: Duration = Duration::from_secs(30);
+
+/// The weight of the last run's times against those of this one.
+const BELIEVED: Duration = Duration::from_secs(20);
 
 /// What a part is expected to take.
 #[derive(Clone, Copy, Debug, Default)]
@@ -38,6 +42,9 @@ struct State {
     running: Vec<Current>,
     done: usize,
     total: usize,
+    /// The time of the tests that have ended: in the last run, and in this one.
+    recorded: Duration,
+    taken: Duration,
     is_over: bool,
 }
 
@@ -74,9 +81,11 @@ impl Progress {
         self.change(part, |part| part.waits = None);
     }
 
-    /// Counts a test that took so long the last time.
-    pub(crate) fn end_test(&self, part: &str, last: Duration) {
-        self.change(part, |part| (part.done, part.sum_done) = (part.done + 1, part.sum_done + last));
+    /// Counts a test that took so long in the last run, and in this one.
+    pub(crate) fn end_test(&self, part: &str, (recorded, taken): (Duration, Duration)) {
+        self.change(part, |part| (part.done, part.sum_done) = (part.done + 1, part.sum_done + recorded));
+        let mut state = self.state();
+        (state.recorded, state.taken) = (state.recorded + recorded, state.taken + taken);
     }
 
     /// Counts all tests of a part, also those of one that could not run.
@@ -145,7 +154,14 @@ impl State {
 
     fn left(&self) -> Duration {
         let later = self.coming.values().map(|part| part.wall);
-        later.chain(self.running.iter().map(Current::left)).sum()
+        let recorded: Duration = later.chain(self.running.iter().map(Current::left)).sum();
+        recorded.mul_f64(self.slowness())
+    }
+
+    /// How many times as long the tests of this run take. The first ones say little: they count as much as
+    /// `BELIEVED` of tests that took as long as in the last run.
+    fn slowness(&self) -> f64 {
+        (self.taken + BELIEVED).as_secs_f64() / (self.recorded + BELIEVED).as_secs_f64()
     }
 }
 
@@ -179,6 +195,10 @@ mod tests {
         Progress::new(parts.map(|(name, part)| (name.to_owned(), part)).into())
     }
 
+    fn as_before(seconds: u64) -> (Duration, Duration) {
+        (Duration::from_secs(seconds), Duration::from_secs(seconds))
+    }
+
     #[track_caller]
     fn check(progress: &Progress, line: &str) {
         assert_eq!(progress.state().line().as_deref(), Some(line));
@@ -190,14 +210,23 @@ mod tests {
         assert_eq!(progress.state().line(), None);
         progress.begin_part("laws");
         check(&progress, "laws: 0 of 2; 0 of 7 tests; about 6 min left");
-        progress.end_test("laws", Duration::from_secs(45));
+        progress.end_test("laws", as_before(45));
         check(&progress, "laws: 1 of 2; 1 of 7 tests; about 5 min left");
         progress.end_part("laws");
         progress.begin_part("page");
-        progress.end_test("page", Duration::from_secs(720));
+        progress.end_test("page", as_before(720));
         check(&progress, "page: 1 of 5; 3 of 7 tests; about 60 s left");
-        progress.end_test("page", Duration::from_secs(720));
+        progress.end_test("page", as_before(720));
         check(&progress, "page: 2 of 5; 4 of 7 tests; about 0 s left");
+    }
+
+    #[test]
+    fn the_time_left_grows_with_what_the_tests_of_this_run_take() {
+        let progress = progress();
+        progress.begin_part("page");
+        check(&progress, "page: 0 of 5; 0 of 7 tests; about 6 min left");
+        progress.end_test("page", (Duration::from_secs(180), Duration::from_secs(380)));
+        check(&progress, "page: 1 of 5; 1 of 7 tests; about 9 min left");
     }
 
     #[test]
@@ -223,10 +252,10 @@ mod tests {
     fn the_last_tests_of_one_part_count_beside_those_of_the_next() {
         let progress = progress();
         progress.begin_part("laws");
-        progress.end_test("laws", Duration::from_secs(45));
+        progress.end_test("laws", as_before(45));
         progress.begin_part("page");
         check(&progress, "page: 0 of 5; 1 of 7 tests; about 5 min left");
-        progress.end_test("page", Duration::from_secs(450));
+        progress.end_test("page", as_before(450));
         progress.end_part("laws");
         check(&progress, "page: 1 of 5; 3 of 7 tests; about 3 min left");
     }
@@ -236,7 +265,7 @@ mod tests {
         let parts = BTreeMap::from([("new".to_owned(), Expected { tests: 3, ..Expected::default() })]);
         let progress = Progress::new(parts);
         progress.begin_part("new");
-        progress.end_test("new", Duration::from_secs(1));
+        progress.end_test("new", as_before(1));
         check(&progress, "new: 1 of 3; 1 of 3 tests; about 0 s left");
     }
 }

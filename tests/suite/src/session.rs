@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::iter::repeat;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, ScopedJoinHandle};
@@ -19,10 +19,11 @@ use crate::machine::Machine;
 use crate::needs;
 use crate::pattern::fits;
 use crate::pool::{Hooks, Outcome, Pool};
-use crate::process::{self, ProcessResult};
+use crate::process::ProcessResult;
 use crate::progress::{Expected, Progress};
 use crate::record::{Records, Row, Rows, supply_row};
 use crate::report::{FailedTest, PartReport, Report, TestTime};
+use crate::slowdown::{self, Slowdown};
 use crate::supply::{self, Supplies, SupplyKey};
 use crate::table::{Run, Set, Table};
 use crate::terminal::say;
@@ -50,10 +51,13 @@ pub(crate) struct Session {
     times: Times,
     tests: BTreeMap<String, Vec<Test>>,
     logs: PathBuf,
+    slowdown: Slowdown,
+    /// The cgroup below which those of tests lie, in a slow run.
+    beds: Option<PathBuf>,
 }
 
 impl Session {
-    pub(crate) fn open(places: Places) -> Result<Self, SuiteError> {
+    pub(crate) fn open(places: Places, slowdown: Slowdown) -> Result<Self, SuiteError> {
         let logs = places.target.join("suite/logs");
         let _ = fs::remove_dir_all(&logs);
         for folder in [&logs, &places.cache] {
@@ -62,7 +66,7 @@ impl Session {
         let table = Table::read(&places.root)?;
         let records = Records::new(&places.root, &places.cache);
         let times = Times::read(places.cache.join("times.tsv"));
-        Ok(Self { places, table, records, times, tests: BTreeMap::new(), logs })
+        Ok(Self { places, table, records, times, tests: BTreeMap::new(), logs, slowdown, beds: None })
     }
 
     /// Reads the tests from the built programs, and finds the part of each.
@@ -107,8 +111,16 @@ impl Session {
         choose(asked, &self.table, &self.records.rows()?, changed)
     }
 
-    /// Runs the parts, while the supplies of later ones are made.
+    /// Runs the parts, on a machine as slow as requested.
     pub(crate) fn run(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
+        self.slowdown.beside(|beds| {
+            self.beds = beds.map(Path::to_owned);
+            self.run_at_speed(runs, build)
+        })
+    }
+
+    /// Runs the parts, while the supplies of later ones are made.
+    fn run_at_speed(&mut self, runs: &[Run], build: Option<u64>) -> Result<Report, SuiteError> {
         let supplies = Supplies::default();
         let before = nix::unistd::geteuid().is_root().then(Machine::observe);
         let able = runs.iter().filter(|run| needs::unmet(&run.part.needs).is_none());
@@ -238,7 +250,9 @@ impl Session {
                 let _ = few_left.send(());
             }
         };
-        let count = |test: &Test| progress.end_test(&name, self.times.last(&test.name));
+        let count = |outcome: &Outcome| {
+            progress.end_test(&name, (self.times.last(&outcome.test), outcome.ended.wall));
+        };
         let hooks = Hooks { test_ended: &count, few_left: &begin_next };
         let outcomes = self.pool(run).all(tests, &self.times, run.part.at_once, hooks)?;
         let (passed, failed): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| outcome.ended.passed);
@@ -280,7 +294,8 @@ impl Session {
     }
 
     fn pool<'a>(&'a self, run: &'a Run) -> Pool<'a> {
-        Pool { run, target: &self.places.target, logs: &self.logs }
+        let slower = self.slowdown.factor(slowdown::count_processors());
+        Pool { run, target: &self.places.target, logs: &self.logs, beds: self.beds.as_deref(), slower }
     }
 
     /// Runs a part's own program, which prints how many tests passed, or counts as one.
@@ -288,9 +303,7 @@ impl Session {
         let mut words = run.part.command.iter().map(|word| run.with_turn(word));
         let mut command = Command::new(words.next().unwrap_or_default());
         command.args(words).current_dir(&self.places.root);
-        command.envs(run.environment(&self.places.target));
-        let log = self.pool(run).log();
-        let ended = process::run(&mut command, Duration::from_secs(run.part.limit), &log)?;
+        let ended = self.pool(run).run_command(command)?;
         let output = ended.output();
         let (passed, failed) =
             sums(&output).unwrap_or((usize::from(ended.passed), usize::from(!ended.passed)));
@@ -312,13 +325,16 @@ impl Session {
     /// Records a fully passed part, if the tree is a commit: at once, because a run may be interrupted.
     fn keep_part(&self, part: &PartReport) -> Result<(), SuiteError> {
         let Some(commit) = git::commit(&self.places.root) else { return Ok(()) };
-        if part.is_whole() {
-            self.records.add(&row(part.name.clone(), &commit, (part.wall, part.passed)))?;
+        if let Some(name) = self.slowdown.row_name(&part.name).filter(|_| part.is_whole()) {
+            self.records.add(&row(name, &commit, (part.wall, part.passed)))?;
         }
         part.unsteady.iter().try_for_each(|test| self.records.add_unsteady(test, &commit))
     }
 
     fn keep_supplies(&mut self, report: &Report) -> Result<(), SuiteError> {
+        if self.slowdown != Slowdown::NONE {
+            return Ok(());
+        }
         let tests = &self.tests;
         self.times.learn(report.parts.iter().flat_map(|part| &part.times));
         self.times.keep(|name| tests.values().flatten().any(|test| test.name == name));
