@@ -8,9 +8,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use holdfast_fixtures::TEST_TIMEOUT;
+use holdfast_fixtures::clock::{self, Deadline};
 use holdfast_tests::bed::Bed;
 
-use crate::node::{SERVED, location, run};
+use crate::node::{location, run};
 
 pub(crate) struct Notices {
     child: Child,
@@ -25,7 +27,7 @@ impl Notices {
         let (out, lines) = channel();
         thread::spawn(move || {
             for line in said.lines().map_while(Result::ok) {
-                if out.send((Instant::now(), line)).is_err() {
+                if out.send((clock::now(), line)).is_err() {
                     return;
                 }
             }
@@ -37,9 +39,9 @@ impl Notices {
 
     /// Adds and removes a route until the kernel's notifications arrive.
     fn wait_until_they_come(&self, bed: &Bed, place: &str) {
-        let begun = Instant::now();
+        let deadline = Deadline::after(TEST_TIMEOUT);
         while self.lines.recv_timeout(Duration::from_millis(100)).is_err() {
-            assert!(begun.elapsed() < SERVED, "no notice comes");
+            assert!(!deadline.is_over(), "no notice comes");
             for change in ["add", "delete"] {
                 run(bed, place, "ip", &format!("route {change} blackhole 203.0.113.78 table 181"));
             }
@@ -50,7 +52,7 @@ impl Notices {
     /// before.
     pub(crate) fn taken_out(&self, address: &str, since: Instant) -> Duration {
         loop {
-            let (at, line) = self.lines.recv_timeout(SERVED).unwrap();
+            let (at, line) = self.lines.recv_timeout(TEST_TIMEOUT).unwrap();
             let mut words = line.split_whitespace();
             if at >= since && words.next() == Some("Deleted") && words.any(|word| word == address) {
                 return at - since;
