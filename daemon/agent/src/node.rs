@@ -203,7 +203,7 @@ fn is_link_local(address: IpAddr) -> bool {
 }
 
 /// Every address of every interface that is up, in the kernel's order.
-fn local_addresses() -> io::Result<Vec<LocalAddress>> {
+pub(crate) fn local_addresses() -> io::Result<Vec<LocalAddress>> {
     let v4_route = default_interface_v4()?;
     let v6_route = devices::default_device6()?;
     let up = getifaddrs()?.filter(|it| it.flags.contains(InterfaceFlags::IFF_UP));

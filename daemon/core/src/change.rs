@@ -34,6 +34,8 @@ pub enum Cause {
     ClaimLost(FrontendKey, ServiceKey),
     /// The node's name or zone changed.
     NodeApplied,
+    /// Processes of the node began or ceased to listen at ports of the service's external IPs.
+    ListenersApplied,
     /// The settings changed.
     SettingsApplied,
     /// An operator drained one of the service's backends, or ended the drain.
@@ -77,6 +79,7 @@ impl Cause {
             Self::ClaimWon(..)
             | Self::ClaimLost(..)
             | Self::NodeApplied
+            | Self::ListenersApplied
             | Self::SettingsApplied
             | Self::Drained(_)
             | Self::Retry

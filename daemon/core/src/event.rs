@@ -38,7 +38,7 @@ pub enum Event {
     /// The own node, whole.
     NodeApplied(Arc<NodeFacts>),
     /// The node's listening sockets, whole; `None` if they are unknown.
-    ListenersApplied(Option<Arc<Listeners>>),
+    ListenersApplied(Arc<Listeners>),
     /// The settings, whole.
     SettingsApplied(Arc<Settings>),
     /// The drains in force, whole, and the order that changed them.

@@ -103,9 +103,6 @@ pub const QUOTA_IDS_MAX: u16 = (1 << 12) - 1;
 /// Services in the tables, programmed or not.
 pub const SERVICES_MAX: usize = 1 << 20;
 
-/// Listening sockets of the node. A host has some dozens; a longer list costs more than it tells.
-pub const LISTENERS_MAX: usize = 1 << 14;
-
 /// Text of one slice (node, zone and object names): 24 bits of offset.
 pub const SLICE_TEXT_BYTES_MAX: usize = 1 << 24;
 

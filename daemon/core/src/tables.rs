@@ -15,7 +15,6 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
-use core::mem;
 use core::net::IpAddr;
 
 use crate::affinity::Prefixes;
@@ -289,22 +288,18 @@ impl Tables {
     }
 
     /// An opened or closed socket affects services with an external IP of the node at its port.
-    fn listeners_applied(&mut self, now: Option<Arc<Listeners>>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
-        let before = mem::replace(&mut self.listeners, now);
-        let changed = match (&before, &self.listeners) {
-            (Some(before), Some(now)) => Some(before.changed_ports(now)),
-            (None, None) => return,
-            _ => None,
-        };
+    fn listeners_applied(&mut self, now: Arc<Listeners>, dirty: &mut dyn FnMut(ServiceId, Cause)) {
+        let changed = self.listeners.as_ref().map(|before| before.changed_ports(&now));
+        self.listeners = Some(now);
         let has_changed =
-            |port: &ServicePort| changed.as_ref().is_none_or(|changed| changed.contains(&port.port));
+            |port: &ServicePort| changed.as_ref().is_none_or(|changed| changed.contains(port.port));
         let is_concerned = |facts: &ServiceFacts| {
             facts.external_ips.iter().any(|it| self.node.has_address(*it))
                 && facts.ports.iter().any(has_changed)
         };
         let is_touched =
             |id: &ServiceId| self.get(*id).and_then(|known| known.facts.as_deref()).is_some_and(is_concerned);
-        self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::NodeApplied));
+        self.ids().filter(is_touched).for_each(|id| dirty(id, Cause::ListenersApplied));
     }
 
     fn settings_applied(&mut self, settings: Arc<Settings>, dirty: &mut dyn FnMut(ServiceId, Cause)) {

@@ -212,7 +212,7 @@ pub(super) fn build_engine(
     engine.apply(Event::SettingsApplied(Arc::new(now.0)));
     engine.apply(Event::NodeApplied(Arc::new(now.1)));
     if sources.contains(&Source::Kubernetes) {
-        engine.apply(Event::ListenersApplied(listeners::current_listeners()));
+        listeners::current_listeners().into_iter().for_each(|it| engine.apply(Event::ListenersApplied(it)));
     }
     Ok(engine)
 }

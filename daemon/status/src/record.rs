@@ -77,13 +77,14 @@ pub struct Record {
     pub gap: Option<Gap>,
 }
 
-const TRIGGER_EVENTS: [&str; 19] = [
+const TRIGGER_EVENTS: [&str; 20] = [
     "applied",
     "deleted",
     "left",
     "claim-won",
     "claim-lost",
     "node",
+    "listeners",
     "settings",
     "drained",
     "undrained",

@@ -370,6 +370,7 @@ fn foreign_cause(change: &Change, history: &History) -> Option<String> {
         Cause::MassLoss { .. } => history.joined.contains(&change.service),
         Cause::Drained(turned) => turned.drain.service().is_none_or(|named| *named == change.service.name),
         Cause::NodeApplied
+        | Cause::ListenersApplied
         | Cause::SettingsApplied
         | Cause::HoldDue
         | Cause::Retry

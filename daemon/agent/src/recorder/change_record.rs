@@ -302,6 +302,7 @@ fn trigger(change: &Change, earlier: &[Cause], cause: &Cause) -> Trigger {
         Cause::ClaimWon(frontend, other) => claim_trigger("claim-won", frontend, other),
         Cause::ClaimLost(frontend, other) => claim_trigger("claim-lost", frontend, other),
         Cause::NodeApplied => event_trigger("node"),
+        Cause::ListenersApplied => event_trigger("listeners"),
         Cause::SettingsApplied => event_trigger("settings"),
         Cause::Drained(turned) => drain_trigger(turned),
         Cause::Retry => event_trigger("retry"),

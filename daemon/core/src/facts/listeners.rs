@@ -1,15 +1,15 @@
-//! The node's listening sockets.
+//! The node's listening sockets, as the ports that are taken at each address.
 //!
-//! Invariant: there are at most [`limits::LISTENERS_MAX`]. If the node has more, the set is unknown: a partial set
-//! would report a taken port as free.
+//! Invariant: an address has one bitmap per transport, so any number of sockets takes the memory of 65,536 bits. The
+//! caller inserts sockets only at addresses of the node, because every user may open sockets at any other.
 
-use alloc::collections::BTreeSet;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use core::fmt;
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU16;
 
 use crate::keys::{Family, FrontendKey, Transport};
-use crate::limits;
 
 /// A socket that listens at one address, or at all addresses of a family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,26 +25,86 @@ impl fmt::Display for Listener {
     }
 }
 
+/// A set of ports.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct PortSet(Box<[u64; PortSet::WORDS]>);
+
+impl PortSet {
+    const WORDS: usize = 1 << 10;
+
+    const fn bit(port: NonZeroU16) -> (usize, u64) {
+        ((port.get() >> 6) as usize, 1 << (port.get() & 63))
+    }
+
+    fn insert(&mut self, port: NonZeroU16) {
+        let (at, bit) = Self::bit(port);
+        self.0.get_mut(at).into_iter().for_each(|word| *word |= bit);
+    }
+
+    pub(crate) fn contains(&self, port: NonZeroU16) -> bool {
+        let (at, bit) = Self::bit(port);
+        self.0.get(at).is_some_and(|word| word & bit != 0)
+    }
+
+    /// Adds the ports that are in only one of the other two sets.
+    fn add_difference(&mut self, first: &Self, second: &Self) {
+        let pairs = first.0.iter().zip(second.0.iter());
+        self.0.iter_mut().zip(pairs).for_each(|(word, (first, second))| *word |= first ^ second);
+    }
+}
+
+impl Default for PortSet {
+    fn default() -> Self {
+        Self(Box::new([0; Self::WORDS]))
+    }
+}
+
+impl fmt::Debug for PortSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set()
+            .entries((1..=u16::MAX).filter_map(NonZeroU16::new).filter(|port| self.contains(*port)))
+            .finish()
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Listeners(BTreeSet<Listener>);
+pub struct Listeners(BTreeMap<(IpAddr, Transport), PortSet>);
 
 impl Listeners {
-    /// `None` if there are too many.
-    pub fn new(all: impl IntoIterator<Item = Listener>) -> Option<Self> {
-        let all: BTreeSet<_> = all.into_iter().take(limits::LISTENERS_MAX + 1).collect();
-        (all.len() <= limits::LISTENERS_MAX).then_some(Self(all))
+    pub fn insert(&mut self, listener: Listener) {
+        self.0.entry((listener.address, listener.transport)).or_default().insert(listener.port);
+    }
+
+    pub fn contains(&self, listener: &Listener) -> bool {
+        self.0.get(&(listener.address, listener.transport)).is_some_and(|ports| ports.contains(listener.port))
     }
 
     /// The socket that takes this frontend's clients if no program translates them.
     pub fn find_listener(&self, key: &FrontendKey) -> Option<Listener> {
         let everywhere = Family::from_address(key.address).unspecified_address();
         let at = |address| Listener { port: key.port, transport: key.transport, address };
-        [key.address, everywhere].map(at).into_iter().find(|it| self.0.contains(it))
+        [key.address, everywhere].map(at).into_iter().find(|listener| self.contains(listener))
     }
 
     /// The ports at which only one of the two sets has a socket.
-    pub(crate) fn changed_ports(&self, other: &Self) -> BTreeSet<NonZeroU16> {
-        self.0.symmetric_difference(&other.0).map(|it| it.port).collect()
+    pub(crate) fn changed_ports(&self, other: &Self) -> PortSet {
+        let none = PortSet::default();
+        let mut changed = PortSet::default();
+        for (key, ports) in &self.0 {
+            changed.add_difference(ports, other.0.get(key).unwrap_or(&none));
+        }
+        for (_, ports) in other.0.iter().filter(|(key, _)| !self.0.contains_key(key)) {
+            changed.add_difference(ports, &none);
+        }
+        changed
+    }
+}
+
+impl FromIterator<Listener> for Listeners {
+    fn from_iter<T: IntoIterator<Item = Listener>>(all: T) -> Self {
+        let mut listeners = Self::default();
+        all.into_iter().for_each(|listener| listeners.insert(listener));
+        listeners
     }
 }
 
@@ -64,7 +124,7 @@ mod tests {
             listener("127.0.0.1", 81, Transport::Tcp),
             listener("::", 53, Transport::Udp),
         ];
-        let listeners = Listeners::new(all).unwrap();
+        let listeners = Listeners::from_iter(all);
         for (address, port, transport, expected) in [
             ("192.0.2.7", 22, Transport::Tcp, Some(all[0])),
             ("192.0.2.7", 22, Transport::Udp, None),
@@ -81,23 +141,25 @@ mod tests {
     }
 
     #[test]
-    fn more_sockets_than_the_limit_are_unknown() {
-        let all = |count: usize| {
-            (0..count).map(|at| Listener {
-                address: core::net::Ipv4Addr::from_bits(u32::try_from(at).unwrap()).into(),
-                ..listener("0.0.0.0", 80, Transport::Tcp)
-            })
-        };
-        assert!(Listeners::new(all(limits::LISTENERS_MAX)).is_some());
-        assert_eq!(Listeners::new(all(limits::LISTENERS_MAX + 1)), None);
+    fn every_port_of_an_address_may_be_taken() {
+        let ports = || (1..=u16::MAX).map(|port| listener("192.0.2.7", port, Transport::Tcp));
+        let listeners = Listeners::from_iter(ports());
+        assert!(ports().all(|it| listeners.contains(&it)));
+        assert!(!listeners.contains(&listener("192.0.2.7", 80, Transport::Udp)));
     }
 
     #[test]
     fn changed_ports_are_those_with_a_new_or_closed_socket() {
         let of = |ports: &[u16]| {
-            Listeners::new(ports.iter().map(|port| listener("0.0.0.0", *port, Transport::Tcp))).unwrap()
+            Listeners::from_iter(ports.iter().map(|port| listener("0.0.0.0", *port, Transport::Tcp)))
         };
-        let turned = of(&[22, 80]).changed_ports(&of(&[22, 443]));
-        assert_eq!(turned.into_iter().map(NonZeroU16::get).collect::<alloc::vec::Vec<_>>(), [80, 443]);
+        for (former, now, changed) in [
+            (&[22, 80][..], &[22, 443][..], "{80, 443}"),
+            (&[], &[65_535], "{65535}"),
+            (&[1], &[], "{1}"),
+            (&[22], &[22], "{}"),
+        ] {
+            assert_eq!(alloc::format!("{:?}", of(former).changed_ports(&of(now))), changed);
+        }
     }
 }

@@ -39,8 +39,18 @@ impl ListeningSocket {
 
 /// Lists all sockets of one transport. A reply longer than `bytes_max` is an error.
 pub fn list_sockets(transport: Transport, bytes_max: usize) -> io::Result<Vec<ListeningSocket>> {
-    let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     let mut found = Vec::new();
+    for_each_socket(transport, bytes_max, |socket| found.push(socket))?;
+    Ok(found)
+}
+
+/// Passes each socket of one transport on. A reply longer than `bytes_max` is an error.
+pub fn for_each_socket(
+    transport: Transport,
+    bytes_max: usize,
+    mut each: impl FnMut(ListeningSocket),
+) -> io::Result<()> {
+    let states = if transport == Transport::Udp { UNCONNECTED } else { LISTEN };
     for family in [libc::AF_INET, libc::AF_INET6] {
         let family = u8::try_from(family).unwrap_or_default();
         // An `inet_diag_req_v2`.
@@ -50,12 +60,10 @@ pub fn list_sockets(transport: Transport, bytes_max: usize) -> io::Result<Vec<Li
             NetlinkFamily::SockDiag,
             (SOCK_DIAG_BY_FAMILY, &request),
             bytes_max,
-            |message| {
-                found.extend(parse_socket(message.body));
-            },
+            |message| parse_socket(message.body).into_iter().for_each(&mut each),
         )?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Parses a `struct inet_diag_msg` with its attributes.

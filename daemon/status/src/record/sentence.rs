@@ -167,6 +167,7 @@ impl Trigger {
             "claim-won" => format!("{frontend} is no longer claimed by {other}"),
             "claim-lost" => format!("{frontend} is claimed by {other}"),
             "node" => "the node changed".to_owned(),
+            "listeners" => "processes of the node listen at other ports".to_owned(),
             "settings" => "the configuration changed".to_owned(),
             "drained" => format!("{address} was drained{}", self.describe_orderer()),
             "undrained" => format!("{address} is no longer drained, as ordered{}", self.describe_orderer()),
