@@ -2,8 +2,8 @@
 /*
  * DSR: the encapsulation of a client's packets to the backend's node.
  *
- * Owns: the outer header (IPIP, or IPv6 in IPv6), the route to the other node, and the MTU. Reads: the FIB, `devices`,
- * `flow_table`. Writes: the packet, and the scratch map.
+ * Owns: the outer header (IPIP, or IPv6 in IPv6), the route to the other node, the MTU, and `encap_mtus`. Reads: the
+ * FIB, `devices`, `flow_table`. Writes: the packet, and the scratch map.
  *
  * A client's packet goes unchanged behind one more IP header, from this node to the backend. The backend's node shows
  * the backend the client's own address, and the reply goes from there to the client. The outer header names the
@@ -17,6 +17,7 @@
 #include "dsr.h"
 #include "fib.h"
 #include "flow_state.h"
+#include "frag.h"
 #include "nat.h"
 #include "open_flow.h"
 #include "packet.h"
@@ -67,7 +68,7 @@ INLINE int query_node_route(struct __sk_buff *skb, __u32 length, bool v4)
 	const struct tuple *translated;
 	int status;
 
-	if (!scratch || length > 0xffff)
+	if (!has_dsr_from || !scratch || length > 0xffff)
 		return BPF_FIB_LKUP_RET_UNREACHABLE;
 	translated = &scratch->translated;
 	status = query_fib(skb, &route, translated->source.address, translated->destination.address,
@@ -102,6 +103,64 @@ INLINE bool is_route(int status)
 
 /* Each IPv6 link carries packets of this length, and no sender makes shorter ones when it is told a smaller MTU. */
 #define IPV6_MIN_MTU 1280
+/* IPv4 links carry packets of this length. A report of less would cut all packets to pieces. */
+#define IPV4_MIN_MTU 576
+
+/*
+ * --- The MTU that a router between the nodes reports: see encap_error.h. ---
+ *
+ * The kernel keeps no path MTU for encapsulated packets, because no socket and no tunnel of it has sent them. A host
+ * that forges such reports makes packets to backends shorter, for as long as it could in the kernel.
+ */
+
+/* Backends behind a path that is narrower than its first link. The kernel evicts the least recently used entry. */
+#define ENCAP_MTUS 4096
+/* The seconds until a report counts no more. The kernel uses the same. */
+#define ENCAP_MTU_LIFE 600
+/* No router has reported an MTU. */
+#define NO_MTU (~0U)
+
+struct encap_mtu {
+	__u32 mtu;
+	/* The second of the report. */
+	__u32 second;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, ENCAP_MTUS);
+	__type(key, struct in6);
+	__type(value, struct encap_mtu);
+} encap_mtus SEC(".maps");
+
+/* Whether a router has ever reported an MTU. Otherwise no packet needs a look-up. */
+__u32 has_encap_mtu;
+
+/* Returns the MTU that counts. */
+INLINE __u32 save_encap_mtu(const __u32 *backend, __u32 mtu, bool v4)
+{
+	__u32 min = v4 ? IPV4_MIN_MTU : IPV6_MIN_MTU;
+	struct encap_mtu value = { .mtu = mtu < min ? min : mtu, .second = seconds() };
+	struct in6 key;
+
+	copy_address(key.address, backend);
+	bpf_map_update_elem(&encap_mtus, &key, &value, BPF_ANY);
+	*(volatile __u32 *)&has_encap_mtu = 1;
+	return value.mtu;
+}
+
+/* The MTU of the path to the backend, as far as a router has reported it lately, or NO_MTU. */
+INLINE __u32 find_encap_mtu(const __u32 *backend)
+{
+	const struct encap_mtu *value;
+	struct in6 key;
+
+	if (LIKELY(!READ_ONCE(has_encap_mtu)))
+		return NO_MTU;
+	copy_address(key.address, backend);
+	value = bpf_map_lookup_elem(&encap_mtus, &key);
+	return value && seconds() - value->second < ENCAP_MTU_LIFE ? value->mtu : NO_MTU;
+}
 
 /* Turns encapsulation off for a client if the route has no room for the outer header. */
 GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
@@ -114,7 +173,8 @@ GLOBAL int check_encap_mtu6(struct __sk_buff *skb)
 		return 0;
 	tuple = &scratch->packet.tuple;
 	if (query_fib(skb, &route, tuple->source.address, scratch->backend.address, tuple->source.port,
-		      scratch->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		      scratch->backend.port, tuple->transport, false) == BPF_FIB_LKUP_RET_FRAG_NEEDED ||
+	    find_encap_mtu(scratch->backend.address) < IPV6_MIN_MTU + sizeof(struct ipv6hdr))
 		scratch->may_encap = false;
 	return 0;
 }
@@ -131,16 +191,33 @@ INLINE bool is_gso_tcp(const struct __sk_buff *skb, const struct packet *packet)
 	return skb->gso_size && packet->tuple.transport == IPPROTO_TCP;
 }
 
-INLINE enum encap_fit check_fit(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
+INLINE enum encap_fit check_fit(struct __sk_buff *skb, __u32 length, bool v4)
 {
+	const struct scratch *scratch = get_scratch();
+	__u32 with_header = length + encap_header_size(v4), mtu;
 	int status;
 
-	if (LIKELY(is_route(lookup_node_route(skb, length + encap_header_size(v4), v4))))
+	if (!has_dsr_from || !scratch || length > 0xffff)
+		return NO_ROUTE;
+	mtu = find_encap_mtu(scratch->translated.destination.address);
+	status = lookup_node_route(skb, with_header, v4);
+	if (LIKELY(is_route(status) && with_header <= mtu))
 		return FITS;
-	status = lookup_node_route(skb, length, v4);
-	if (is_route(status))
-		return is_gso_tcp(skb, &scratch->packet) ? FITS_RESEGMENTED : TOO_BIG;
-	return status == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
+	if (!is_route(status))
+		status = lookup_node_route(skb, length, v4);
+	if (is_route(status) && length <= mtu && is_gso_tcp(skb, &scratch->packet))
+		return FITS_RESEGMENTED;
+	return is_route(status) || status == BPF_FIB_LKUP_RET_FRAG_NEEDED ? TOO_BIG : NO_ROUTE;
+}
+
+GLOBAL int check_fit4(struct __sk_buff *skb, __u32 length)
+{
+	return check_fit(skb, length, true);
+}
+
+GLOBAL int check_fit6(struct __sk_buff *skb, __u32 length)
+{
+	return check_fit(skb, length, false);
 }
 
 /* --- The outer header. --- */
@@ -323,42 +400,116 @@ INLINE __u32 ingress_length(struct __sk_buff *skb, const struct packet *packet, 
 static const __u32 common_mtus[] = { 9001, 9000, 8900, 1500, 1492, 1460, 1450, 1400 };
 
 /*
- * The MTU of the route, after a packet of that length did not fit. Kernels before 5.12 return the length of the query,
- * so this queries the common MTUs.
+ * The MTU of the path, after a packet of that length did not fit: that of the route, or a smaller one that a router has
+ * reported. Kernels before 5.12 return the length of the query, so this queries the common MTUs.
  */
-INLINE __u32 path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
+INLINE __u32 path_mtu(struct __sk_buff *skb, __u32 length, bool v4)
 {
-	__u32 min_length;
+	const struct scratch *scratch = get_scratch();
+	__u32 mtu, reported;
 
-	if (LIKELY(scratch->mtu != length))
-		return scratch->mtu;
-	min_length = is_route(lookup_node_route(skb, length, v4)) ? length : IPV6_MIN_MTU;
-#pragma unroll
-	for (int at = 0; at < sizeof(common_mtus) / sizeof(*common_mtus); at++) {
-		if (common_mtus[at] > min_length && is_route(lookup_node_route(skb, common_mtus[at], v4)))
-			return common_mtus[at];
+	if (!has_dsr_from || !scratch)
+		return IPV6_MIN_MTU;
+	reported = find_encap_mtu(scratch->translated.destination.address);
+	mtu = scratch->mtu;
+	if (UNLIKELY(mtu == length)) {
+		mtu = is_route(lookup_node_route(skb, length, v4)) ? length : IPV6_MIN_MTU;
+		for (int at = sizeof(common_mtus) / sizeof(*common_mtus) - 1; at >= 0; at--) {
+			if (common_mtus[at] > mtu && is_route(lookup_node_route(skb, common_mtus[at], v4)))
+				mtu = common_mtus[at];
+		}
 	}
-	return min_length;
+	return mtu < reported ? mtu : reported;
 }
 
-INLINE int report_path_mtu(struct __sk_buff *skb, const struct scratch *scratch, __u32 length, bool v4)
+GLOBAL int path_mtu4(struct __sk_buff *skb, __u32 length)
 {
-	__u32 mtu = path_mtu(skb, scratch, length, v4) - encap_header_size(v4);
+	return path_mtu(skb, length, true);
+}
 
-	return v4 ? report_too_big4(skb, mtu) : report_too_big6(skb, mtu);
+GLOBAL int path_mtu6(struct __sk_buff *skb, __u32 length)
+{
+	return path_mtu(skb, length, false);
+}
+
+/*
+ * --- An IPv4 packet that a router may fragment, and that does not fit. ---
+ *
+ * A program sends one packet. So the packet arrives here once more, with a mark that says how much is sent already, and
+ * the program takes that off it.
+ */
+
+/* The mark of such a packet. The lower bits count the units of eight bytes that are sent already. */
+#define MARK_SPLIT 0x8000
+
+INLINE bool store_ip4(struct __sk_buff *skb, struct iphdr *ip, __u32 length)
+{
+	ip->tot_len = bpf_htons(length);
+	ip->check = 0;
+	ip->check = ~csum_fold16(csum_add(ip, sizeof(*ip), 0));
+	return !bpf_skb_store_bytes(skb, link_header, ip, sizeof(*ip), BPF_F_RECOMPUTE_CSUM);
+}
+
+/*
+ * A packet whose checksum the card still has to finish, of all of its bytes, stays whole. So does an ICMP error: its
+ * second part would not be known as one.
+ */
+INLINE bool may_split(struct __sk_buff *skb, const struct packet *packet, const struct iphdr *ip)
+{
+	return is_transport(packet->tuple.transport) && *(const __u8 *)ip == 0x45 &&
+	       !(ip->frag_off & bpf_htons(DONT_FRAGMENT)) && !skb->gso_size &&
+	       csum_fold16(csum_add(ip, sizeof(*ip), 0)) == 0xffff &&
+	       (packet->part != WHOLE || !is_csum_pending(skb, csum_offset(packet)));
+}
+
+/* Cuts the packet down to what fits into the MTU with its outer header. Returns its length, or 0: it stays whole. */
+GLOBAL int split_packet4(struct __sk_buff *skb, __u32 mtu)
+{
+	const struct scratch *scratch = get_scratch();
+	__u32 units = (mtu - 2 * sizeof(struct iphdr)) / 8;
+	__u32 length = sizeof(struct iphdr) + 8 * units;
+	struct iphdr ip;
+
+	if (!has_dsr_from || !scratch || mtu < IPV4_MIN_MTU || units >= MARK_SPLIT ||
+	    bpf_skb_load_bytes(skb, link_header, &ip, sizeof(ip)) || bpf_ntohs(ip.tot_len) <= length ||
+	    !may_split(skb, &scratch->packet, &ip))
+		return 0;
+	if (scratch->packet.part != LATER_FRAGMENT)
+		save_fragment(&scratch->packet, ENTRY_WIRE);
+	skb->tc_index = MARK_SPLIT | units;
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		length = 0;
+	skb->tc_index = 0;
+	ip.frag_off |= bpf_htons(MORE_FRAGMENTS);
+	return length && !bpf_skb_change_tail(skb, link_header + length, 0) && store_ip4(skb, &ip, length) ? length : 0;
+}
+
+/* Takes what is sent already off a packet with MARK_SPLIT. `false`: nothing would be left. */
+GLOBAL int take_rest(struct __sk_buff *skb)
+{
+	__u32 units = skb->tc_index & (MARK_SPLIT - 1), length;
+	struct iphdr ip;
+
+	skb->tc_index = 0;
+	if (!has_dsr_from || bpf_skb_load_bytes(skb, link_header, &ip, sizeof(ip)) || *(const __u8 *)&ip != 0x45)
+		return false;
+	length = bpf_ntohs(ip.tot_len) - 8 * units;
+	ip.frag_off = bpf_htons(bpf_ntohs(ip.frag_off) + units);
+	return units && length - sizeof(ip) - 1 < 0xffff &&
+	       !bpf_skb_adjust_room(skb, -(__s32)(8 * units), BPF_ADJ_ROOM_NET, 0) && store_ip4(skb, &ip, length);
 }
 
 /*
  * What becomes of a packet that cannot be encapsulated. It reports the MTU to the sender, unless the packet is an ICMP
  * error. A packet without a flow goes on unchanged.
  */
-INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, enum encap_fit fits, __u32 length,
-			bool v4)
+INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, enum encap_fit fits, __u32 mtu, bool v4)
 {
 	if (has_no_flow(scratch))
 		return pass_stateless();
 	if (fits == TOO_BIG && !is_icmp(&scratch->packet, v4))
-		return report_path_mtu(skb, scratch, length, v4);
+		return v4 ? report_too_big4(skb, mtu - encap_header_size(v4)) :
+			    report_too_big6(skb, mtu - encap_header_size(v4));
 	count_packet(COUNT_NO_ROUTE);
 	return TC_ACT_SHOT;
 }
@@ -367,16 +518,21 @@ INLINE int handle_unfit(struct __sk_buff *skb, const struct scratch *scratch, en
 INLINE enum step encap(struct __sk_buff *skb, bool v4)
 {
 	struct scratch *scratch = get_scratch();
-	enum encap_fit fits = NO_ROUTE;
-	__u32 length;
+	__u32 length, split, mtu = 0;
+	enum encap_fit fits;
 
 	if (!scratch || (!has_no_flow(scratch) && !set_translated_tuple(scratch)))
 		return STEP_DROP;
 	length = ingress_length(skb, &scratch->packet, v4);
-	if (length <= 0xffff)
-		fits = check_fit(skb, scratch, length, v4);
+	fits = v4 ? check_fit4(skb, length) : check_fit6(skb, length);
+	if (UNLIKELY(fits == TOO_BIG)) {
+		mtu = v4 ? path_mtu4(skb, length) : path_mtu6(skb, length);
+		split = v4 && !has_no_flow(scratch) ? split_packet4(skb, mtu) : 0;
+		if (split)
+			fits = check_fit4(skb, split);
+	}
 	if (fits == TOO_BIG || fits == NO_ROUTE)
-		return finish(handle_unfit(skb, scratch, fits, length, v4));
+		return finish(handle_unfit(skb, scratch, fits, mtu, v4));
 	return v4 ? send_encap4(skb, fits == FITS_RESEGMENTED) : send_encap6(skb, fits == FITS_RESEGMENTED);
 }
 

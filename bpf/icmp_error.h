@@ -39,13 +39,29 @@ INLINE bool is_unreachable(const struct icmp_header *icmp, bool v4)
 	return v4 ? icmp->type == ICMP_UNREACHABLE && icmp->code != ICMP_FRAG_NEEDED : icmp->type == ICMP6_UNREACHABLE;
 }
 
+/* Reads the quoted packet at its offset `ip`. */
+INLINE bool parse_quoted_packet(struct __sk_buff *skb, struct packet *packet, bool v4)
+{
+	__u32 min_length = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
+	__u16 *ports;
+
+	if (!make_readable(skb, packet->ip + min_length) || (v4 ? !parse4(skb, packet) : !parse6(skb, packet)))
+		return false;
+	if (!is_transport(packet->tuple.transport) || packet->part == LATER_FRAGMENT ||
+	    !make_readable(skb, packet->transport + 8))
+		return false;
+	ports = get_header(skb, packet->transport, 8);
+	if (!ports)
+		return false;
+	packet->tuple.source.port = ports[0];
+	packet->tuple.destination.port = ports[1];
+	return true;
+}
+
 INLINE bool parse_quoted(struct __sk_buff *skb, struct icmp_error *error, bool v4)
 {
 	const struct packet *packet = &error->packet;
-	struct packet *quoted = &error->quoted;
-	__u32 min_length = v4 ? sizeof(struct iphdr) : sizeof(struct ipv6hdr);
 	struct icmp_header *icmp;
-	__u16 *ports;
 
 	if (!make_readable(skb, packet->transport + sizeof(*icmp)))
 		return false;
@@ -55,20 +71,8 @@ INLINE bool parse_quoted(struct __sk_buff *skb, struct icmp_error *error, bool v
 	error->is_refusal = is_port_unreachable(icmp, v4);
 	error->is_unreachable = is_unreachable(icmp, v4);
 	error->sum = packet->transport + offsetof(struct icmp_header, checksum);
-	quoted->ip = packet->transport + sizeof(*icmp);
-	if (!make_readable(skb, quoted->ip + min_length))
-		return false;
-	if (v4 ? !parse4(skb, quoted) : !parse6(skb, quoted))
-		return false;
-	if (!is_transport(quoted->tuple.transport) || quoted->part == LATER_FRAGMENT ||
-	    !make_readable(skb, quoted->transport + 8))
-		return false;
-	ports = get_header(skb, quoted->transport, 8);
-	if (!ports)
-		return false;
-	quoted->tuple.source.port = ports[0];
-	quoted->tuple.destination.port = ports[1];
-	return true;
+	error->quoted.ip = packet->transport + sizeof(*icmp);
+	return parse_quoted_packet(skb, &error->quoted, v4);
 }
 
 /*

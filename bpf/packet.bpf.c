@@ -12,6 +12,7 @@
 #include "conntrack.h"
 #include "dsr_decap.h"
 #include "dsr_encap.h"
+#include "encap_error.h"
 #include "fast_path.h"
 #include "flow_state.h"
 #include "frag.h"
@@ -461,6 +462,8 @@ INLINE int handle_ingress(struct __sk_buff *skb, enum ownership ownership, bool 
 		return ownership == DECAPSULATED ? get_verdict(drop_decap(COUNT_DECAP_UNKNOWN)) : TC_ACT_UNSPEC;
 	if (next == STEP_FAST_PATH)
 		return v4 ? fast_path4(skb) : fast_path6(skb);
+	if (next == STEP_ICMP_ERROR && has_dsr_from && ownership != DECAPSULATED)
+		next = handle_encap_error(skb, v4);
 	if (next == STEP_ICMP_ERROR)
 		next = v4 ? icmp_error_ingress4(skb, ownership) : icmp_error_ingress6(skb, ownership);
 	if (UNLIKELY(next == STEP_ADOPT_FLOW) && has_dsr_from)
@@ -568,6 +571,8 @@ int packet_in(struct __sk_buff *skb)
 		skb->tc_index = 0;
 		return TC_ACT_UNSPEC;
 	}
+	if (has_dsr_from && UNLIKELY(skb->tc_index & MARK_SPLIT) && !take_rest(skb))
+		return TC_ACT_SHOT;
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		verdict = ingress(skb, true);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))

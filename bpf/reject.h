@@ -374,16 +374,12 @@ INLINE int reject_icmp6(struct __sk_buff *skb, const struct packet *packet)
 /* The ICMPv6 type for a packet that is too big. */
 enum { ICMP6_TOO_BIG = 2 };
 
-/* A packet with IP options gets no report: the sum would need them. */
 INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
-	struct iphdr *ip = get_header(skb, packet->ip, sizeof(*ip));
-	__u32 length = sizeof(*ip) + QUOTED_MIN;
+	__u32 length = packet->transport - packet->ip + QUOTED_MIN;
 	struct icmp_reply4 reply;
 	struct quote quoted;
 
-	if (!ip || ip->ihl != 5)
-		return TC_ACT_SHOT;
 	quote_beginning(&quoted, skb, packet, QUOTED_MIN);
 	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(reply)))
 		return TC_ACT_SHOT;
@@ -392,28 +388,48 @@ INLINE int send_too_big4(struct __sk_buff *skb, const struct packet *packet, __u
 	reply.icmp.type = ICMP_UNREACHABLE;
 	reply.icmp.code = ICMP_FRAG_NEEDED;
 	reply.icmp.rest = bpf_htonl(mtu & 0xffff);
+	/* The quoted IP header has a checksum of its own, so it adds nothing. */
 	reply.icmp.checksum = ~csum_fold16(csum_add(&reply.icmp, sizeof(reply.icmp), quoted.sum));
 	if (bpf_skb_store_bytes(skb, packet->ip, &reply, sizeof(reply), BPF_F_RECOMPUTE_CSUM))
 		return TC_ACT_SHOT;
 	return redirect_to_sender(skb);
 }
 
+/*
+ * The sum of the extension headers, such as a fragment header. A packet with more of them than csum_first_bytes() takes
+ * gets no report.
+ */
+INLINE bool csum_extensions(struct __sk_buff *skb, const struct packet *packet, __u64 *sum)
+{
+	__u32 at = packet->ip + sizeof(struct ipv6hdr), length = packet->transport - at, extensions;
+
+	if (LIKELY(!length))
+		return true;
+	if (length > INIT_SIZE)
+		return false;
+	extensions = csum_first_bytes(skb, at, length);
+	*sum += extensions;
+	return extensions;
+}
+
 INLINE int send_too_big6(struct __sk_buff *skb, const struct packet *packet, __u32 mtu)
 {
-	struct ipv6hdr *ip = get_header(skb, packet->ip, sizeof(*ip));
-	__u32 payload = sizeof(*ip) + sizeof(struct icmp_header) + QUOTED_MIN;
+	__u32 length = packet->transport - packet->ip + QUOTED_MIN;
+	__u32 payload = length + sizeof(struct icmp_header);
 	struct icmp_reply6 reply;
+	struct ipv6hdr *ip;
 	struct quote quoted;
 	__u64 sum;
 
-	if (!ip || packet->transport != packet->ip + sizeof(*ip))
-		return TC_ACT_SHOT;
 	quote_beginning(&quoted, skb, packet, QUOTED_MIN);
+	sum = quoted.sum;
+	if (!csum_extensions(skb, packet, &sum))
+		return TC_ACT_SHOT;
 	ip = get_header(skb, packet->ip, sizeof(*ip));
 	if (!ip)
 		return TC_ACT_SHOT;
-	sum = csum_add(ip, sizeof(*ip), quoted.sum);
-	if (!quoted.length || !resize_for_quote(skb, packet, sizeof(*ip) + QUOTED_MIN, sizeof(reply)))
+	sum = csum_add(ip, sizeof(*ip), sum);
+	if (!quoted.length || !resize_for_quote(skb, packet, length, sizeof(reply)))
 		return TC_ACT_SHOT;
 	fill_icmp_ip6(&reply.ip, &packet->tuple, payload);
 	__builtin_memset(&reply.icmp, 0, sizeof(reply.icmp));

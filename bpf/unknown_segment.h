@@ -168,20 +168,25 @@ INLINE bool write_unknown_rst(struct __sk_buff *skb, const struct packet *packet
 }
 
 /*
- * Sends the RST to the segment's sender, by the device of the kernel's route, because the segment may have arrived by
- * another node. If the kernel tells none, by the ingress device. Without a link header it cannot leave by another
- * device, so the stack gets it as if it had arrived here, and forwards it.
+ * Sends a packet to the client, by the device of the kernel's route, because what it replies to may have arrived by
+ * another node. If the kernel tells none, by the ingress device. `received`: what the client has sent.
+ */
+INLINE int redirect_to_client(struct __sk_buff *skb, const struct tuple *received, bool v4)
+{
+	__u32 device = lookup_egress(skb, received->destination.address, received->source.address,
+				     received->destination.port, received->source.port, received->transport, v4);
+
+	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
+}
+
+/*
+ * Sends the RST to the segment's sender. Without a link header it cannot leave by another device, so the stack gets it
+ * as if it had arrived here, and forwards it.
  */
 INLINE int send_rst(struct __sk_buff *skb, const struct tuple *received, bool v4)
 {
-	__u32 device;
-
 	count_packet(COUNT_REJECTS);
-	if (!link_header)
-		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
-	device = lookup_egress(skb, received->destination.address, received->source.address, received->destination.port,
-			       received->source.port, received->transport, v4);
-	return bpf_redirect_neigh(device && device != EGRESS_UNKNOWN ? device : skb->ingress_ifindex, NULL, 0, 0);
+	return link_header ? redirect_to_client(skb, received, v4) : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
 /* Builds the RST that tells the sender that there is no such connection. */

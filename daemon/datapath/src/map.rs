@@ -101,6 +101,7 @@ maps! {
     FlowPaths, "flow_paths", MapScope::Programs;
     XdpDropHints, "xdp_drop_hints", MapScope::Programs;
     FibCache, "fib_cache", MapScope::Programs;
+    EncapMtus, "encap_mtus", MapScope::Programs;
     Strays, "strays", MapScope::Packets;
     Flows, "flow_table", MapScope::Flows(|flows| flows);
     Entries4, "entries4", MapScope::Flows(|flows| flows.saturating_mul(ENTRIES_PER_FLOW));

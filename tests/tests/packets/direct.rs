@@ -5,9 +5,11 @@ use holdfast_tests::bed::Bed;
 use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, Switches};
+use holdfast_tests::bed::uplinks::ONE_GATEWAY;
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
 use crate::node::{Around, daemon, ip, last_lines, other_daemon};
+use crate::routers::{SHORT, is_answered_in_time};
 
 pub(crate) const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
@@ -22,15 +24,21 @@ pub(crate) fn on_two_nodes(
     more: &str,
     run: impl FnOnce(&Bed, &mut [Daemon<'_>; 2], &mut Clients),
 ) {
-    let (bed, config) = (fabric::bed(switches).unwrap(), format!("{DSR}{more}"));
-    let mut around = Around::start(&bed);
-    let mut there = other_daemon(&bed, &config);
+    on_these_nodes(&fabric::bed(switches).unwrap(), more, run);
+}
+
+/// Runs a closure on the two nodes of an existing fabric.
+#[track_caller]
+fn on_these_nodes(bed: &Bed, more: &str, run: impl FnOnce(&Bed, &mut [Daemon<'_>; 2], &mut Clients)) {
+    let config = format!("{DSR}{more}");
+    let mut around = Around::start(bed);
+    let mut there = other_daemon(bed, &config);
     there.start().unwrap();
-    let mut here = daemon(&bed, &config);
+    let mut here = daemon(bed, &config);
     here.start().unwrap();
     around.wait_until_served(&here);
     wait_for_devices(&mut there);
-    run(&bed, &mut [here, there], &mut around.clients);
+    run(bed, &mut [here, there], &mut around.clients);
 }
 
 /// Waits until a daemon without clients has its programs at its device.
@@ -99,6 +107,42 @@ fn a_remote_backend_replies_directly_with_checksums_and_strict_routers() {
 #[test]
 fn a_remote_backend_replies_directly_over_a_narrow_path() {
     check_all(Switches { narrow: true, ..Switches::default() });
+}
+
+/// Three fragments on an ordinary link, and none of the first two fits behind the outer header.
+const DATAGRAM_BYTES: usize = 4000;
+
+#[track_caller]
+fn check_datagrams(clients: &mut Clients, when: &str) {
+    for family in FAMILIES {
+        let question = Question::new(Transport::Udp, frontend("away", "balancer", family).unwrap());
+        let question = question.from(outside(family, 0)).sized(DATAGRAM_BYTES, DATAGRAM_BYTES);
+        let question = Question { patience: SHORT, ..question };
+        assert!(is_answered_in_time(clients, &question), "{when}: {family:?}");
+    }
+}
+
+#[test]
+fn datagrams_in_fragments_reach_a_remote_backend() {
+    on_two_nodes(Switches::default(), "", |_, [here, there], clients| {
+        check_datagrams(clients, "a plain link");
+        assert!(counted(here, "encap") > 0 && counted(there, "decap") > 0, "{}", last_lines(here));
+    });
+}
+
+/// The router between the nodes reports the MTU about the outer packet.
+#[test]
+fn clients_get_through_a_narrow_link_between_two_nodes() {
+    let bed = Bed::lay(&fabric::layout()).unwrap();
+    fabric::lay_by(&bed, Switches::default(), &ONE_GATEWAY).unwrap();
+    for route in ["10.244.9.0/24 via 10.0.0.6", "fd00:244:9::/64 via fd00:a::6"] {
+        ip(&bed, "router", &format!("route replace {route} mtu lock 1400"));
+    }
+    on_these_nodes(&bed, "", |_, [here, there], clients| {
+        check_seen(clients, MANY, "a narrow link");
+        check_datagrams(clients, "a narrow link");
+        assert!(counted(here, "encap") > 0 && counted(there, "decap") > 0, "{}", last_lines(here));
+    });
 }
 
 /// Either daemon may be killed: the programs keep running, and flows survive.

@@ -23,7 +23,7 @@ const MUCH: usize = 3 << 20;
 const LARGE: usize = 1440;
 
 /// A short timeout: what is lost before the path MTU is known is sent again.
-const SHORT: Duration = Duration::from_millis(500);
+pub(crate) const SHORT: Duration = Duration::from_millis(500);
 
 #[track_caller]
 fn is_answered(outcome: &Outcome) -> bool {
@@ -31,7 +31,7 @@ fn is_answered(outcome: &Outcome) -> bool {
 }
 
 /// The first large datagram is lost; a later one is fragmented, once the ICMP error has reached the sender.
-fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
+pub(crate) fn is_answered_in_time(clients: &mut Clients, question: &Question) -> bool {
     let until = Instant::now() + SERVED;
     while Instant::now() < until {
         if is_answered(&clients.client("outside").unwrap().ask(question.clone()).unwrap()) {

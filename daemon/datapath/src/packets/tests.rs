@@ -21,6 +21,7 @@ mod judge;
 mod lives;
 mod loops;
 mod maglev;
+mod narrow;
 mod near;
 mod network;
 mod networks;

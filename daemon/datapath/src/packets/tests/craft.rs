@@ -175,6 +175,17 @@ impl Sent {
     }
 }
 
+/// Forbids routers to fragment an IPv4 packet, as most hosts do.
+pub(super) fn unfragmentable(mut frame: Vec<u8>) -> Vec<u8> {
+    if frame[12..14] == [8, 0] {
+        frame[ETHERNET + 6] |= 0x40;
+        frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+        let sum = !folded(0, &frame[ETHERNET..ETHERNET + 20]);
+        frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
 /// Adds all 16-bit words, and folds the carries.
 pub(super) fn folded(start: u32, bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use holdfast_core::op::FrontendType;
 use holdfast_core::source_ranges::SourceRange;
 
-use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see};
+use super::craft::{ACK, FIN, RST, SYN, Sent, TCP, UDP, address, error, folded, see, unfragmentable};
 use super::early::set_answers;
 use super::lives::found;
 use super::network;
@@ -544,7 +544,8 @@ fn kernel_the_error_about_a_datagram_without_checksum_quotes_none() {
         serve(node, false);
         let (way, fits) = (&WAYS[0], FITS[0]);
         goes_wrapped(node, way, &by(UDP, way, 0).frame());
-        let sent = Sent { no_sum: true, ..Sent::udp(way.client, way.frontend, &[9; 1_460]) }.frame();
+        let sent =
+            unfragmentable(Sent { no_sum: true, ..Sent::udp(way.client, way.frontend, &[9; 1_460]) }.frame());
         is_told(node, way, &sent, fits);
         let (_, frame) = node.come(&sent);
         let quoted = 14 + 20 + 8 + 20;
@@ -559,7 +560,7 @@ pub(super) const FITS: [u32; 2] = [1_480, 1_460];
 pub(super) fn of_length(way: &Way, length: u32) -> Vec<u8> {
     let header = if address(way.client).is_ipv4() { 40 } else { 60 };
     let payload = vec![9; (length - header) as usize];
-    Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame()
+    unfragmentable(Sent { payload, ..Sent::tcp(way.client, way.frontend, ACK) }.frame())
 }
 
 /// A client whose packets vanish silently loses its connection, so rejects must not use up these errors.
@@ -583,7 +584,7 @@ fn kernel_mtu_errors_are_sent_despite_many_rejects() {
 
 /// Checks that the client gets an error with the MTU, from the dialled address.
 #[track_caller]
-fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
+pub(super) fn is_told(node: &Node, way: &Way, sent: &[u8], fits: u32) {
     let (verdict, frame) = node.come(sent);
     let seen = see(&frame, true);
     let (from, to) = (address(way.frontend), address(way.client));
