@@ -5,12 +5,14 @@
  * Owns: `fragments`. Reads: packets. Writes: `fragments`, the scratch map, `packet_counts`.
  *
  * A program at a device cannot hold packets back, so the stack gets a later fragment that arrives before the first one.
+ * If the stack forwards it unchanged, it ends: see unknown_segment.h.
  */
 #ifndef HOLDFAST_FRAG_H
 #define HOLDFAST_FRAG_H
 
 #include "lb.h"
 #include "packet.h"
+#include "unknown_segment.h"
 
 INLINE void set_fragment_key(struct fragment_key *key, const struct packet *packet, enum entry_kind kind)
 {
@@ -78,16 +80,18 @@ INLINE const struct fragment_value *find_first_fragment(struct fragment_key *key
 }
 
 /*
- * Counts a fragment to a frontend whose first fragment is unknown. At the node's own addresses it counts none, because
- * tunnels use them, too.
+ * Counts a fragment to a frontend whose first fragment is unknown, and saves it. At the node's own addresses it counts
+ * none, because tunnels use them, too.
  */
-INLINE void count_early_fragment(const struct packet *packet, bool v4)
+INLINE void note_early_fragment(const struct packet *packet, bool v4)
 {
 	struct lb_request request = { .v4 = v4 };
 
 	copy_address(request.frontend.address, packet->tuple.destination.address);
-	if (may_be_frontend(&request))
-		count_packet(COUNT_FRAGMENTS);
+	if (!may_be_frontend(&request))
+		return;
+	count_packet(COUNT_FRAGMENTS);
+	save_unknown_segment(true);
 }
 
 /* Sets the transport and ports of the later fragment in the scratch map. A global function, as `ingress_lookup`. */
@@ -103,7 +107,7 @@ INLINE bool restore_fragment_ports(enum entry_kind kind, bool v4)
 	value = find_first_fragment(&key);
 	if (!value) {
 		if (kind == ENTRY_WIRE)
-			count_early_fragment(&scratch->packet, v4);
+			note_early_fragment(&scratch->packet, v4);
 		return false;
 	}
 	scratch->packet.tuple.transport = key.transport;

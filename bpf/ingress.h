@@ -196,8 +196,13 @@ INLINE enum step ingress_lookup(struct __sk_buff *skb, enum ownership ownership,
 		return STEP_NOT_OURS;
 	if (UNLIKELY(packet->part == FIRST_FRAGMENT))
 		save_fragment(packet, ENTRY_WIRE);
-	if (LIKELY(follow_ingress(skb, packet, ownership, &next, v4)) || packet->part == LATER_FRAGMENT)
+	if (LIKELY(follow_ingress(skb, packet, ownership, &next, v4)))
 		return next;
+	if (UNLIKELY(packet->part == LATER_FRAGMENT)) {
+		if ((v4 ? find_dialled_target4() : find_dialled_target6()) != TARGET_NONE)
+			save_unknown_segment(true);
+		return next;
+	}
 	scratch->device = skb->ifindex;
 	return STEP_SELECT_BACKEND;
 }

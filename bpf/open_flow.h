@@ -451,7 +451,7 @@ INLINE enum step drop_unopened(const struct scratch *scratch, enum open_result r
 	}
 	if (UNLIKELY(result == OPEN_NOT_REMOTE)) {
 		count_packet(COUNT_MIDSTREAM);
-		save_unknown_segment(&scratch->packet, false);
+		save_unknown_segment(false);
 		return STEP_PASS;
 	}
 	return drop_client(scratch, &request, result == OPEN_NO_ADDRESS ? REASON_ADDRESS : REASON_PORTS, COUNT_NO_PORT);

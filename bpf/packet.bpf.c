@@ -527,7 +527,7 @@ INLINE int egress(struct __sk_buff *skb, bool v4)
 		if (action == SEGMENT_RESET)
 			return v4 ? reset_unknown_segment4(skb) : reset_unknown_segment6(skb);
 		if (action == SEGMENT_DROP)
-			return TC_ACT_SHOT;
+			return count_unanswerable(TC_ACT_SHOT);
 	}
 	if (LIKELY(v4 ? is_foreign_egress4(skb) : is_foreign_egress6(skb)))
 		return TC_ACT_UNSPEC;

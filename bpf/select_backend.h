@@ -335,7 +335,7 @@ INLINE bool is_source_denied(const struct scratch *scratch, const struct lb_requ
 }
 
 /*
- * Leaves a segment to the stack whose connection may be another proxy's. If a SYN would be dropped, the segment gets no
+ * Leaves a packet to the stack whose connection may be another proxy's. If a SYN would be dropped, a segment gets no
  * RST either.
  */
 INLINE void pass_unknown_segment(const struct scratch *scratch, struct lb_request *request)
@@ -344,7 +344,7 @@ INLINE void pass_unknown_segment(const struct scratch *scratch, struct lb_reques
 	bool is_dropped = !word_count(word) && empty_list_verdict(word) == VERDICT_DROPPED;
 
 	count_packet(COUNT_MIDSTREAM);
-	save_unknown_segment(&scratch->packet, is_dropped || is_source_denied(scratch, request, cluster));
+	save_unknown_segment(is_dropped || is_source_denied(scratch, request, cluster));
 }
 
 /* Whether the packet may open a flow. */
@@ -368,8 +368,10 @@ INLINE bool is_draining(void)
 
 /* What a packet without a flow is, by its destination and its source. */
 enum admission {
-	/* No client: this device or node serves no new ones, or the source is this node's. */
+	/* No client: this device serves none, or the source is this node's. */
 	ADMIT_NO_CLIENT,
+	/* The programs are draining: another proxy may take the client. */
+	ADMIT_DRAINING,
 	/* The destination is no frontend. */
 	ADMIT_NO_FRONTEND,
 	/* The packet opens no flow. */
@@ -439,8 +441,10 @@ INLINE enum admission admit_client(void *ctx, struct scratch *scratch, struct lb
 	note_bridge(scratch->flags);
 	scratch->from_pod = scratch->flags & DEVICE_POD;
 	set_request(request, &packet->tuple, v4);
-	if (scratch->flags & DEVICE_BACKENDS || is_draining())
+	if (scratch->flags & DEVICE_BACKENDS)
 		return ADMIT_NO_CLIENT;
+	if (UNLIKELY(is_draining()))
+		return find_dialled_frontend(request) ? ADMIT_DRAINING : ADMIT_NO_CLIENT;
 	if (!find_dialled_frontend(request))
 		return ADMIT_NO_FRONTEND;
 	if (!opens_flow(packet))
@@ -536,6 +540,9 @@ INLINE enum step handle_unadmitted(struct __sk_buff *skb, struct scratch *scratc
 		if (may_adopt_flow(scratch))
 			return STEP_ADOPT_FLOW;
 		pass_unknown_segment(scratch, request);
+		return STEP_PASS;
+	case ADMIT_DRAINING:
+		save_unknown_segment(true);
 		return STEP_PASS;
 	case ADMIT_REPLY:
 		count_packet(COUNT_NODE_REPLIES);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * RST for unknown segments: TCP segments to a frontend that belong to no flow, and that the stack forwards unchanged.
+ * Packets to a frontend that belong to no flow, and that the stack forwards unchanged: a RST or an end for them.
  *
- * Owns: `strays`, and the RST. Reads: packets, the FIB. Writes: `strays`, packets, `packet_counts`.
+ * Owns: `unknown_segments`, and the RST. Reads: packets, the FIB. Writes: `unknown_segments`, packets, `packet_counts`.
  *
- * Such a frontend is no address of this node, and no other proxy here has translated the segment. The segment would
- * circle between node and router until its TTL ends, and the client would wait. So the client gets a RST. A segment of
- * another proxy's connection only has to pass the stack: conntrack has translated it by then. So the programs need not
- * know the proxy: they reset only what leaves unchanged.
+ * Such a frontend is no address of this node, and no other proxy here has translated the packet. The packet would
+ * circle between node and router until its TTL ends, and the client would wait. So a TCP client gets a RST, and other
+ * packets are dropped. A packet of another proxy's connection only has to pass the stack: conntrack has translated it
+ * by then. So the programs need not know the proxy: they end only what leaves unchanged.
  */
 #ifndef HOLDFAST_UNKNOWN_SEGMENT_H
 #define HOLDFAST_UNKNOWN_SEGMENT_H
@@ -18,43 +18,87 @@
 #include "packet.h"
 #include "reject.h"
 
-/* The last segment to a frontend that this CPU left to the stack. The same CPU forwards it. */
+/* A packet to a frontend that this CPU left to the stack. The same CPU forwards it. */
 struct unknown_segment {
+	/* Of a later fragment only the addresses. */
 	struct tuple tuple;
+	/* Of a later fragment the datagram's id, otherwise 0. */
+	__u32 id;
 	/* enum segment_action */
-	__u32 state;
+	__u32 action;
+	/* The second in which the stack got it. */
+	__u32 second;
 };
 
-/* What to do with the segment when it leaves: nothing, because it has left already; drop it without a RST; reset it. */
+/* What to do with the packet when it leaves: nothing, because it is none of these; drop it; reset its connection. */
 enum segment_action { SEGMENT_NONE, SEGMENT_DROP, SEGMENT_RESET };
+
+/*
+ * How many packets a CPU remembers: a power of two. The kernel hands a few packets to the stack at once. If two of them
+ * share a slot, the first one leaves for the router once more.
+ */
+#define UNKNOWN_SEGMENTS 256
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, UNKNOWN_SEGMENTS);
 	__type(key, __u32);
 	__type(value, struct unknown_segment);
-} strays SEC(".maps");
+} unknown_segments SEC(".maps");
 
-/* The second in which any CPU last left such a segment to the stack. 0: long ago, so egress need not compare. */
+/* The second in which any CPU last left such a packet to the stack. 0: long ago, so egress need not compare. */
 __u32 unknown_segment_at;
 
-INLINE struct unknown_segment *get_unknown_segment(void)
+INLINE struct unknown_segment *get_unknown_segment(const struct tuple *tuple, __u32 id)
 {
-	__u32 zero = 0;
+	__u64 mixed = mix_endpoint(id, tuple->source.address, tuple->source.port);
+	__u32 at;
 
-	return bpf_map_lookup_elem(&strays, &zero);
+	mixed = mix_endpoint(mixed, tuple->destination.address, tuple->destination.port);
+	at = mixed >> 32 & (UNKNOWN_SEGMENTS - 1);
+	return bpf_map_lookup_elem(&unknown_segments, &at);
 }
 
-/* Saves a TCP segment that has ACK and no RST. Any other segment opens or ends a connection, and gets no RST. */
-INLINE void save_unknown_segment(const struct packet *packet, bool is_dropped)
+INLINE void set_fragment_tuple(struct tuple *tuple, const struct packet *packet)
 {
-	struct unknown_segment *segment = get_unknown_segment();
+	*tuple = packet->tuple;
+	tuple->source.port = tuple->destination.port = 0;
+	tuple->transport = 0;
+}
 
-	if (!segment || packet->tuple.transport != IPPROTO_TCP || (packet->flags & (TCP_ACK | TCP_RST)) != TCP_ACK)
-		return;
-	segment->tuple = packet->tuple;
-	segment->state = is_dropped ? SEGMENT_DROP : SEGMENT_RESET;
-	*(volatile __u32 *)&unknown_segment_at = seconds();
+/*
+ * Saves the packet in the scratch map. A TCP segment that has ACK and no RST may get a RST. Any other one opens or ends
+ * a connection, and is dropped. So is a later fragment, which may have no ports. A global function, as
+ * `ingress_lookup`.
+ */
+GLOBAL int save_unknown_segment(__u32 is_dropped)
+{
+	const struct scratch *scratch = get_scratch();
+	struct unknown_segment *segment;
+	const struct packet *packet;
+	struct tuple tuple;
+	__u32 id = 0;
+
+	if (!scratch)
+		return 0;
+	packet = &scratch->packet;
+	tuple = packet->tuple;
+	if (packet->part == LATER_FRAGMENT) {
+		set_fragment_tuple(&tuple, packet);
+		id = packet->id;
+	}
+	segment = get_unknown_segment(&tuple, id);
+	if (!segment)
+		return 0;
+	segment->tuple = tuple;
+	segment->id = id;
+	segment->action = tuple.transport == IPPROTO_TCP && packet->part == WHOLE && !is_dropped &&
+					  (packet->flags & (TCP_ACK | TCP_RST)) == TCP_ACK ?
+				  SEGMENT_RESET :
+				  SEGMENT_DROP;
+	segment->second = seconds();
+	*(volatile __u32 *)&unknown_segment_at = segment->second;
+	return 0;
 }
 
 INLINE bool has_unknown_segment(void)
@@ -62,25 +106,42 @@ INLINE bool has_unknown_segment(void)
 	return READ_ONCE(unknown_segment_at);
 }
 
-/* Whether the packet is the saved segment: enum segment_action. */
+/*
+ * Reads the packet's identity. A fragment counts only by the device that it arrived by: it may be for another host
+ * whose address is near to a frontend's.
+ */
+INLINE bool read_identity(struct __sk_buff *skb, struct packet *packet, __u32 *id, bool v4)
+{
+	if (!parse(skb, packet, v4))
+		return false;
+	if (UNLIKELY(packet->part == LATER_FRAGMENT)) {
+		set_fragment_tuple(&packet->tuple, packet);
+		*id = packet->id;
+		return skb->ingress_ifindex == skb->ifindex;
+	}
+	*id = 0;
+	return is_transport(packet->tuple.transport) && parse_transport(skb, packet);
+}
+
+/* What to do with a packet that leaves: enum segment_action. The node's own packets have no ingress device. */
 INLINE int find_unknown_segment(struct __sk_buff *skb, bool v4)
 {
-	struct unknown_segment *segment = get_unknown_segment();
+	const struct unknown_segment *segment;
 	struct packet packet = {};
-	__u32 state;
+	__u32 now = seconds(), id;
 
-	if (seconds() - READ_ONCE(unknown_segment_at) > 1)
+	if (now - READ_ONCE(unknown_segment_at) > 1)
 		*(volatile __u32 *)&unknown_segment_at = 0;
-	/* The node's own packets have no ingress device. */
-	if (!skb->ingress_ifindex || !segment || segment->state == SEGMENT_NONE || !parse(skb, &packet, v4) ||
-	    packet.tuple.transport != IPPROTO_TCP || packet.part != WHOLE || !parse_transport(skb, &packet) ||
+	if (!skb->ingress_ifindex || !read_identity(skb, &packet, &id, v4))
+		return SEGMENT_NONE;
+	segment = get_unknown_segment(&packet.tuple, id);
+	if (!segment || now - segment->second > 1 || segment->id != id ||
+	    segment->tuple.transport != packet.tuple.transport ||
 	    !same_endpoint(&packet.tuple.source, segment->tuple.source.address, segment->tuple.source.port, false) ||
 	    !same_endpoint(&packet.tuple.destination, segment->tuple.destination.address,
 			   segment->tuple.destination.port, false))
 		return SEGMENT_NONE;
-	state = segment->state;
-	segment->state = SEGMENT_NONE;
-	return state;
+	return segment->action;
 }
 
 /* Sets the length in the IP header to that of a bare TCP header. */

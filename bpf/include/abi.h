@@ -388,7 +388,7 @@ enum lifetime {
 enum packet_count {
 	/* Flows that began. */
 	COUNT_FLOWS = 0,
-	/* TCP or SCTP packets to a frontend that belong to no flow and open none. The stack gets them. */
+	/* TCP or SCTP packets to a frontend that belong to no flow and open none. The stack gets them first. */
 	COUNT_MIDSTREAM = 1,
 	/* Datagrams at node ports that belong to the node's own conversations. */
 	COUNT_NODE_REPLIES = 2,
@@ -402,11 +402,14 @@ enum packet_count {
 	COUNT_UNANSWERED = 6,
 	/* Other flows that the programs evicted. */
 	COUNT_RECLAIMED = 7,
-	/* Fragments that arrived before their first fragment, or long after it. The stack gets them. */
+	/* Fragments that arrived before their first fragment, or long after it. The stack gets them first. */
 	COUNT_FRAGMENTS = 8,
 	/* Rejects (RST or ICMP) that were sent to clients. */
 	COUNT_REJECTS = 9,
-	/* Refused clients that got no reject: the rate limit was reached, or the packet allows none (see reject()). */
+	/*
+	 * Refused clients that got no reject: the rate limit was reached, or the packet allows none (see reject()).
+	 * Also packets of no flow that would leave for their router again.
+	 */
 	COUNT_UNANSWERABLE = 10,
 	/* ICMP errors that were translated. */
 	COUNT_ERRORS = 11,

@@ -25,7 +25,7 @@ pub mod names;
 pub mod packet_probe;
 mod probe_packet;
 pub mod queries;
-mod raw;
+pub mod raw;
 pub mod sctp;
 mod seen_source;
 mod serve;

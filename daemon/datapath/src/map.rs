@@ -102,7 +102,7 @@ maps! {
     XdpDropHints, "xdp_drop_hints", MapScope::Programs;
     FibCache, "fib_cache", MapScope::Programs;
     EncapMtus, "encap_mtus", MapScope::Programs;
-    Strays, "strays", MapScope::Packets;
+    UnknownSegments, "unknown_segments", MapScope::Programs;
     Flows, "flow_table", MapScope::Flows(|flows| flows);
     Entries4, "entries4", MapScope::Flows(|flows| flows.saturating_mul(ENTRIES_PER_FLOW));
     Entries6, "entries6", MapScope::Flows(|flows| flows.saturating_mul(ENTRIES_PER_FLOW));

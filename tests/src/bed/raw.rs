@@ -1,9 +1,9 @@
-//! IPv4 packets that no ordinary socket sends: fragments in any order, and SYNs without a handshake.
+//! Packets that no ordinary socket sends: fragments in any order, SYNs without a handshake, segments of no connection.
 //!
 //! Invariant: their number is bounded, and they follow the routes of the bed's own network.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -48,6 +48,78 @@ pub(super) fn backwards(from: SocketAddrV4, to: SocketAddrV4, bytes: &[u8]) -> i
         let fragment = offset | if index == last { 0 } else { MORE_FRAGMENTS };
         let head = header(*from.ip(), *to.ip(), 17, id, fragment);
         socket.send_to(&[&head, piece].concat(), &to.into())?;
+    }
+    Ok(())
+}
+
+/// A packet that belongs to no connection and opens none.
+#[derive(Clone, Copy, Debug)]
+pub enum Unknown {
+    /// A reset.
+    Reset,
+    /// An end without an acknowledgement.
+    End,
+    /// Data of an SCTP association.
+    Data,
+    /// A fragment of a datagram without its first one.
+    Fragment,
+}
+
+impl Unknown {
+    /// The transport, and the bytes behind the IP header.
+    fn body(self, from: u16, to: u16) -> (u8, Vec<u8>) {
+        let ports = [from, to].map(u16::to_be_bytes).concat();
+        let tcp = |flags| [&ports, &[0, 0, 0, 7, 0, 0, 0, 0, 0x50, flags, 1, 0, 0, 0, 0, 0][..]].concat();
+        match self {
+            Self::Reset => (6, tcp(4)),
+            Self::End => (6, tcp(1)),
+            Self::Data => (132, [&ports, &[0, 0, 0, 7, 0, 0, 0, 0, 0, 3, 0, 8, 0, 0, 0, 0][..]].concat()),
+            Self::Fragment => (17, vec![0; 64]),
+        }
+    }
+}
+
+/// The number of the IPv6 fragment header, and where a second fragment of an ordinary link begins, in eight bytes.
+const FRAGMENT_HEADER: u8 = 44;
+const FRAGMENT_OFFSET: u16 = 185;
+
+/// An IP packet. `fragment`: its id, and its offset in units of eight bytes.
+fn packet(
+    from: SocketAddr,
+    to: SocketAddr,
+    protocol: u8,
+    fragment: Option<(u16, u16)>,
+    body: &[u8],
+) -> Vec<u8> {
+    match (from, to) {
+        (SocketAddr::V4(from), SocketAddr::V4(to)) => {
+            let (id, offset) = fragment.unwrap_or((1, 0));
+            [&header(*from.ip(), *to.ip(), protocol, id, offset), body].concat()
+        }
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+            let extension = fragment.map(|(id, offset)| {
+                let [[i, j], [k, l]] = [id, offset * 8].map(u16::to_be_bytes);
+                vec![protocol, 0, k, l, 0, 0, i, j]
+            });
+            let next = if extension.is_some() { FRAGMENT_HEADER } else { protocol };
+            let payload = [&extension.unwrap_or_default(), body].concat();
+            let [high, low] = u16::try_from(payload.len()).unwrap_or(u16::MAX).to_be_bytes();
+            let start = [0x60, 0, 0, 0, high, low, next, 64];
+            [&start, &from.ip().octets()[..], &to.ip().octets()[..], &payload].concat()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// Sends such packets from so many ports, or so many fragments.
+pub fn send_unknown(from: SocketAddr, to: SocketAddr, kind: Unknown, count: u16) -> io::Result<()> {
+    let raw = Protocol::from(nix::libc::IPPROTO_RAW);
+    let socket = Socket::new(Domain::for_address(to), Type::RAW, Some(raw))?;
+    let host = SocketAddr::new(to.ip(), 0);
+    for number in 1..=count {
+        let (transport, body) = kind.body(from.port() + number, to.port());
+        let fragment = matches!(kind, Unknown::Fragment).then_some((number, FRAGMENT_OFFSET));
+        socket.send_to(&packet(from, to, transport, fragment, &body), &host.into())?;
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::node::{self, SERVED, last_lines, on_a_node, write};
 
-const PORT: u16 = 36_412;
+pub(crate) const PORT: u16 = 36_412;
 const NODE_PORT: u16 = 30_412;
 const TARGET: u16 = 38_412;
 
@@ -25,17 +25,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
 
 /// A service and its one backend.
-struct Signalling {
+pub(crate) struct Signalling {
     name: &'static str,
     cluster: [&'static str; 2],
-    balancer: [&'static str; 2],
+    pub(crate) balancer: [&'static str; 2],
     place: &'static str,
     pod: [&'static str; 2],
     node: &'static str,
     node_port: u16,
 }
 
-const SERVICES: [Signalling; 2] = [
+pub(crate) const SERVICES: [Signalling; 2] = [
     Signalling {
         name: "signalling",
         cluster: ["10.96.7.1", "fd00:96::701"],
@@ -57,7 +57,7 @@ const SERVICES: [Signalling; 2] = [
 ];
 
 impl Signalling {
-    fn objects(&self) -> Vec<Value> {
+    pub(crate) fn objects(&self) -> Vec<Value> {
         let port = json!({"name": "s", "protocol": "SCTP", "port": PORT, "nodePort": self.node_port});
         let balancers: Vec<Value> = self.balancer.iter().map(|ip| json!({"ip": ip})).collect();
         let service = json!({

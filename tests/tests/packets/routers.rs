@@ -1,17 +1,21 @@
 //! Routers around a node: one that packets pass twice, hops with a small MTU, and addresses that move.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use holdfast_tests::bed::ask::{HeldConnections, Outcome, Question, Transport};
 use holdfast_tests::bed::daemon::Daemon;
 use holdfast_tests::bed::fabric::{self, NODE_ADDRESSES, Switches};
+use holdfast_tests::bed::raw::{Unknown, send_unknown};
 use holdfast_tests::bed::tracked::untrack;
 use holdfast_tests::bed::uplinks::{ONE_GATEWAY, UNNUMBERED};
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, frontend, outside};
 
-use crate::node::{Around, SERVED, daemon, ip, on_this};
+use crate::associations::{PORT, SERVICES};
+use crate::changes::wait_until;
+use crate::direct::counted;
+use crate::node::{Around, SERVED, daemon, ip, on_a_node, on_this, run, write};
 use crate::talk::while_clients_talk;
 
 const FAMILIES: [Family; 2] = [Family::V4, Family::V6];
@@ -138,6 +142,54 @@ fn an_unknown_connection_is_reset_and_another_proxys_goes_on() {
 #[test]
 fn an_unknown_connection_is_reset_with_checksums_computed() {
     check_strangers(Switches { no_offload: true, tracked: true, ..Switches::default() });
+}
+
+/// Counts what returns to the router on its way to the addresses of load balancers.
+const RETURNED: &str = "table inet returned {
+ counter back { }
+ chain forward {
+  type filter hook forward priority filter;
+  iifname lan ip daddr { 203.0.113.0/24, 192.168.0.0/16 } counter name back
+  iifname lan ip6 daddr { 2001:db8:113::/64, fd00:192:168::/112 } counter name back
+ }
+}
+";
+
+fn returned(bed: &Bed) -> usize {
+    let listed = run(bed, "router", "nft", "list counter inet returned back");
+    listed.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
+}
+
+/// Packets of no connection, and fragments without their first one, would circle between node and router.
+#[test]
+fn what_belongs_to_no_flow_does_not_go_back_to_its_router() {
+    const EACH: u16 = 10;
+    on_a_node(Switches::default(), "", |bed, daemon, _| {
+        let [signalling, _] = &SERVICES;
+        write(daemon, "signalling", &signalling.objects());
+        fabric::add_rules_at(bed, Location::far("router"), RETURNED).unwrap();
+        for (family, kind) in FAMILIES.into_iter().flat_map(|of| {
+            [Unknown::Data, Unknown::Reset, Unknown::End, Unknown::Fragment].map(|kind| (of, kind))
+        }) {
+            let from = SocketAddr::new(outside(family, 0).ip(), 45_000);
+            let association = SocketAddr::new(family.of(signalling.balancer).parse().unwrap(), PORT);
+            let to = match kind {
+                Unknown::Data => association,
+                _ => frontend("here", "balancer", family).unwrap(),
+            };
+            let send = || bed.within(Location::far("client"), || send_unknown(from, to, kind, EACH));
+            let event = if matches!(kind, Unknown::Fragment) { "fragment" } else { "mid-stream" };
+            let before = counted(daemon, event);
+            wait_until(|| {
+                send().unwrap().unwrap();
+                counted(daemon, event) > before
+            });
+            let (back, dropped) = (returned(bed), counted(daemon, "reject-failed"));
+            send().unwrap().unwrap();
+            wait_until(|| counted(daemon, "reject-failed") >= dropped + u64::from(EACH));
+            assert_eq!(returned(bed), back, "{family:?} {kind:?}");
+        }
+    });
 }
 
 /// A backend of another node sees the node's own address, so that its replies return through the node.
