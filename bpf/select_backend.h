@@ -514,6 +514,41 @@ GLOBAL int is_forwarded6(struct __sk_buff *skb)
 }
 
 /*
+ * Whether a process of this node listens for the packet in the scratch map, maybe at any address. A pod dials services
+ * by this node alone, so it is refused also where the node has no route. The kernel does not tell such an address from
+ * a local one, where it refuses by itself unless a process listens.
+ */
+INLINE bool has_listener(struct __sk_buff *skb, bool v4)
+{
+	const struct scratch *scratch = get_scratch();
+	struct bpf_sock_tuple key = {};
+	struct bpf_sock *socket = NULL;
+	__u32 size = v4 ? sizeof(key.ipv4) : sizeof(key.ipv6);
+
+	if (!scratch || scratch->packet.tuple.transport == IPPROTO_SCTP)
+		return true;
+	set_socket_tuple(&key, &scratch->packet.tuple, v4);
+	if (scratch->packet.tuple.transport == IPPROTO_TCP)
+		socket = bpf_skc_lookup_tcp(skb, &key, size, BPF_F_CURRENT_NETNS, 0);
+	else
+		socket = bpf_sk_lookup_udp(skb, &key, size, BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return false;
+	bpf_sk_release(socket);
+	return true;
+}
+
+GLOBAL int has_listener4(struct __sk_buff *skb)
+{
+	return has_listener(skb, true);
+}
+
+GLOBAL int has_listener6(struct __sk_buff *skb)
+{
+	return has_listener(skb, false);
+}
+
+/*
  * Handles a packet to no frontend. If its destination is a cluster IP, the service has no such port, and the client is
  * rejected.
  */
@@ -523,7 +558,8 @@ INLINE enum step reject_unknown_port(struct __sk_buff *skb, const struct scratch
 	const struct packet *packet = &scratch->packet;
 
 	if (!is_cluster_ip(request) || !opens_flow(packet) || claims_node_source(packet, request->v4) ||
-	    !(request->v4 ? is_forwarded4(skb) : is_forwarded6(skb)))
+	    (!(request->v4 ? is_forwarded4(skb) : is_forwarded6(skb)) &&
+	     (!scratch->from_pod || (request->v4 ? has_listener4(skb) : has_listener6(skb)))))
 		return STEP_PASS;
 	report_packet_refusal(scratch, request, VERDICT_REFUSED, REASON_NO_SUCH_PORT);
 	return STEP_REJECT;

@@ -11,7 +11,7 @@ use holdfast_tests::bed::fabric::{self, Switches};
 use holdfast_tests::bed::{Bed, Location};
 use holdfast_tests::packets::{Clients, Family, Proxy, frontend, rows, rows_of_pods};
 
-use crate::node::{SERVED, last_lines, on_a_node, on_this};
+use crate::node::{SERVED, ip, last_lines, on_a_node, on_this};
 
 const SERVE_PODS: &str = "[packets]\npod_devices = \"auto\"\n";
 
@@ -173,4 +173,16 @@ fn pod_devices_are_served_only_if_configured() {
     let named = classes("[packets]\npod_devices = [\"pod-a\", \"pod-c\"]\n");
     let why = "\"packets.pod_devices names it\"";
     assert_eq!(named, [format!("\"pod-a\" {why} \"10.244.1.1\""), format!("\"pod-c\" {why} \"10.244.2.1\"")]);
+}
+
+/// A pod reaches a cluster IP by its node alone, which may have no route to it.
+#[test]
+fn pods_are_refused_at_a_missing_port_without_a_default_route() {
+    with_pods(Switches::default(), |bed, _, clients| {
+        ip(bed, "node", "route delete default");
+        ip(bed, "node", "-6 route delete default");
+        let missed = rows_of_pods().into_iter().filter(|row| row.address == "cluster:81").collect::<Vec<_>>();
+        let lines = clients.differences(&missed, Proxy::Holdfast).unwrap();
+        assert!(!missed.is_empty() && lines.is_empty(), "{}", lines.join("\n"));
+    });
 }

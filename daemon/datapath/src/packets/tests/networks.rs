@@ -1,7 +1,7 @@
 //! Cases that depend on the network around a node: the device of a packet, and which side sent first.
 
 use std::io::Write;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 
 use holdfast_core::op::FrontendType;
 use libbpf_rs::{MapCore, MapFlags};
@@ -270,6 +270,30 @@ fn kernel_an_unlisted_cluster_ip_port_is_refused_if_the_packet_is_routed() {
             let (verdict, frame) = node.come(&Sent::udp(client, missed, b"question").frame());
             assert_eq!((verdict, see(&frame, true).is_valid), (REDIRECTED, true), "{missed}");
             node.check_passed(&Sent::tcp(client, missed, ACK));
+        }
+    });
+}
+
+/// The node need not have a default route. At a local address a process may listen, which refuses for itself.
+#[test]
+fn kernel_a_pod_is_refused_at_an_unlisted_cluster_ip_port_without_a_route() {
+    Node::test(|node| {
+        for (at, (_, frontend, missed, _)) in (1..).zip(&CLUSTER_IPS[2..]) {
+            let pod = if at == 1 { "10.1.0.5:40000" } else { "[fd01::5]:40000" };
+            node.serve(&Port { index: at, frontends: &[frontend], ..Port::TCP });
+            let map = if at == 1 { Map::ClusterIps4 } else { Map::ClusterIps6 };
+            node.put(map, &abi::encode_node_address(address(frontend).ip()), &1_u32.to_ne_bytes());
+            let sent = [Sent::tcp(pod, missed, SYN), Sent::udp(pod, missed, b"question")];
+            for sent in &sent {
+                let (verdict, frame) = node.come_from_pod(&sent.frame());
+                let seen = see(&frame, true);
+                assert_eq!((verdict, seen.to.ip(), seen.is_valid), (REDIRECTED, address(pod).ip(), true));
+            }
+            let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), address(missed).port());
+            let _listeners = (TcpListener::bind(any).unwrap(), UdpSocket::bind(any).unwrap());
+            for sent in &sent {
+                assert_eq!(node.come_from_pod(&sent.frame()), (NEXT, sent.frame()));
+            }
         }
     });
 }
