@@ -18,4 +18,5 @@ if ! scripts/test-programs.sh; then
 	echo "0 passed, 1 failed"
 	exit 1
 fi
-exec "${CARGO_TARGET_DIR:-target}/debug/suite" run --build $((SECONDS - begun)) ${SLOW:+--slow "$SLOW"} ${BUSY:+--busy "$BUSY"} "$@"
+slowdown=(${SLOW:+--slow "$SLOW"} ${BUSY:+--busy "$BUSY"})
+exec "${CARGO_TARGET_DIR:-target}/debug/suite" run --build $((SECONDS - begun)) "${slowdown[@]}" "$@"
