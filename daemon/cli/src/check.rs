@@ -91,7 +91,7 @@ fn file_problem(file: &str, message: &str) -> Problem {
         position: None,
         place: Subject::File,
         block: None,
-        message: message.to_owned(),
+        message: message.to_owned().into(),
     }
 }
 
@@ -138,7 +138,7 @@ fn fault_to_problem(fault: &Fault) -> Problem {
         position: fault.line.map(|line| Position { line, column: 1 }),
         block: None,
         place: fault.id.clone().map_or(Subject::File, Subject::Key),
-        message: fault.message.clone(),
+        message: fault.message.clone().into(),
     }
 }
 
@@ -180,7 +180,7 @@ fn missing_cgroup(config: &Config) -> Option<String> {
 
 /// One line for each, whatever the file names: not only root may write files into the folder of services.
 fn format_lines(kind: &str, problems: &[Problem]) -> Vec<String> {
-    problems.iter().map(|problem| format!("{kind}: {}", Printable(problem))).collect()
+    problems.iter().map(|problem| format!("{kind}: {}", Printable(problem.with_values()))).collect()
 }
 
 fn problems_to_json(problems: &[Problem]) -> Vec<Value> {
@@ -193,7 +193,7 @@ fn problem_to_json(problem: &Problem) -> Value {
         Subject::Table(path) | Subject::Key(path) => Some(path),
     };
     let (line, column) = problem.position.map(|at| (at.line, at.column)).unzip();
-    json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message})
+    json!({"file": problem.file, "line": line, "column": column, "place": place, "message": problem.message.with_values()})
 }
 
 #[cfg(test)]

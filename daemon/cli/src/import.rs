@@ -57,7 +57,7 @@ fn build_report(name: &str, imported: ImportOutcome) -> Report {
     let ImportOutcome { text, notes } = imported;
     let refused = Config::parse(&text, "what was written").err();
     let errors: Vec<String> =
-        refused.into_iter().flat_map(|refused| refused.errors).map(|error| error.to_string()).collect();
+        refused.into_iter().flat_map(|refused| refused.errors).map(|error| error.with_values()).collect();
     let noted = notes.iter().map(|note| format!("{name}: {note}"));
     let bad: Vec<String> = noted.chain(errors.iter().map(|error| format!("to mend: {error}"))).collect();
     let listed: Vec<_> =

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use toml::de::DeValue;
 
+use super::problem::Message;
 use super::value::{quote, string};
 
 const NO_NAMES: &str = "host names are not legal here, because nothing on this path may wait for DNS";
@@ -21,8 +22,12 @@ impl ApiserverUrl {
         self.0
     }
 
-    /// The address in a URL, as in the configuration and in kubeconfigs; an error says what is wrong with it.
+    /// The address in a URL of a kubeconfig. An error says what is wrong with it, and does not repeat it.
     pub fn parse(text: &str) -> Result<Self, String> {
+        Self::parse_value(text).map_err(|message| Message::from(message).to_string())
+    }
+
+    fn parse_value(text: &str) -> Result<Self, String> {
         // This check comes first, so that no message repeats a secret.
         if text.contains('@') {
             return Err(
@@ -127,7 +132,7 @@ pub(super) fn listen_address(value: &DeValue<'_>) -> Result<ListenAddress, Strin
 }
 
 pub(super) fn apiserver_url(value: &DeValue<'_>) -> Result<ApiserverUrl, String> {
-    ApiserverUrl::parse(string(value, "a URL such as \"https://10.0.0.10:6443\"")?)
+    ApiserverUrl::parse_value(string(value, "a URL such as \"https://10.0.0.10:6443\"")?)
 }
 
 pub(super) fn cidr(text: &str) -> Result<Cidr, String> {

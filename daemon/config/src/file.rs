@@ -71,7 +71,7 @@ fn utf8_error(file: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
         position: Some(position),
         place: Subject::File,
         block: None,
-        message,
+        message: message.into(),
     };
     ConfigErrors { errors: vec![problem], warnings: Vec::new(), omitted: 0, is_transient: false }
 }

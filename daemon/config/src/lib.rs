@@ -61,7 +61,7 @@ pub use self::packets::{
     DeviceName, Dsr, FastPathUse, FlowMemory, Flows, Mark, OuterDevices, Packets, PodDevices, SnatPorts,
     XdpUse, ranges_overlap,
 };
-pub use self::problem::{ConfigErrors, Position, Problem, Subject};
+pub use self::problem::{ConfigErrors, Message, Position, Problem, Subject};
 pub use self::resolve::{Resolve, Resolver};
 pub use self::service::ServiceBlock;
 pub use self::settings::{Admin, Log, LogFormat, LogLevel, Manifests, Services, State};

@@ -140,7 +140,13 @@ impl<'t> Report<'t> {
             Subject::Key(path) => self.find_block(path),
             Subject::File | Subject::Table(_) => None,
         };
-        Problem { file: self.file.to_owned(), position, place: site.place.clone(), block, message }
+        Problem {
+            file: self.file.to_owned(),
+            position,
+            place: site.place.clone(),
+            block,
+            message: message.into(),
+        }
     }
 
     /// The block with this path or key, and its name.

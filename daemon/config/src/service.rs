@@ -21,7 +21,7 @@ use super::report::Site;
 use super::resolve::{self, Resolve};
 use super::table::{ListRule, LocatedValue, Table, WhenEmpty};
 use super::value::{
-    DnsLabel, boolean, dns_label, duration, integer, mismatch_message, string, unknown_message, word,
+    DnsLabel, boolean, dns_label, duration, integer, mismatch_message, string, unknown_key_message, word,
 };
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,7 +155,7 @@ fn read_backend(value: &DeValue<'_>) -> Result<(SocketAddr, Weight), String> {
         match key.get_ref().as_ref() {
             "address" => address = Some(address_port(value.get_ref())?),
             "weight" => weight = read_weight(value.get_ref())?,
-            other => return Err(unknown_message("key", other, &["address", "weight"])),
+            other => return Err(unknown_key_message(other, &["address", "weight"])),
         }
     }
     let address = address.ok_or("a backend with a weight has an address too, such as \"192.0.2.1:8080\"")?;
@@ -216,7 +216,7 @@ fn read_prefixes(value: &DeValue<'_>) -> Result<Prefixes, String> {
         let family = match key.get_ref().as_ref() {
             "ipv4" => Family::V4,
             "ipv6" => Family::V6,
-            other => return Err(unknown_message("key", other, &["ipv4", "ipv6"])),
+            other => return Err(unknown_key_message(other, &["ipv4", "ipv6"])),
         };
         all = with_family_prefix(all, family, value.get_ref())
             .map_err(|message| format!("{}: {message}", key.get_ref()))?;

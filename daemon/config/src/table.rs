@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use super::duplicate::Duplicate;
 use super::problem::{ConfigErrors, Subject};
 use super::report::{Report, Site};
-use super::value::{mismatch_message, path_text, unknown_message};
+use super::value::{mismatch_message, path_text, unknown_key_message};
 use super::{file, limits};
 
 /// A value and its place.
@@ -313,7 +313,7 @@ impl<'r, 'd, 't> Table<'r, 'd, 't> {
             let offset = key.span().start;
             if !known && !self.may_lack_header(found.get_ref(), offset) {
                 let site = Site { place: self.site.place.clone(), offset };
-                self.report.add_error(&site, unknown_message("key", key.get_ref(), &self.known_keys));
+                self.report.add_error(&site, unknown_key_message(key.get_ref(), &self.known_keys));
             }
         }
         value

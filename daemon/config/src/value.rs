@@ -9,23 +9,29 @@ use toml::de::DeValue;
 
 use super::limits::{LABEL_BYTES_MAX, NAME_BYTES_MAX, QUOTED_CHARS_MAX};
 use super::nearest::find_nearest;
+use super::problem::mark_value;
 
 /// "expected a duration such as "2s", found the integer 2".
 pub(super) fn mismatch_message(what: &str, found: &DeValue<'_>) -> String {
     let found = match found {
         DeValue::String(text) => format!("the string {}", quote(text)),
-        DeValue::Integer(number) => format!("the integer {number}"),
-        DeValue::Float(number) => format!("the number {number}"),
+        DeValue::Integer(number) => format!("the integer {}", mark_value(number)),
+        DeValue::Float(number) => format!("the number {}", mark_value(number)),
         DeValue::Boolean(truth) => format!("the boolean {truth}"),
-        DeValue::Datetime(time) => format!("the date or time {time}"),
+        DeValue::Datetime(time) => format!("the date or time {}", mark_value(time)),
         DeValue::Array(_) => "a list".to_owned(),
         DeValue::Table(_) => "a table".to_owned(),
     };
     format!("expected {what}, found {found}")
 }
 
-/// The text in quotes, on one line and cut short if it is long.
+/// A value of the file in quotes, on one line and cut short if it is long. Only `check-config` shows it.
 pub(super) fn quote(text: &str) -> String {
+    mark_value(quote_key(text))
+}
+
+/// A key of the file, likewise. Keys are shown to everybody.
+fn quote_key(text: &str) -> String {
     match text.char_indices().nth(QUOTED_CHARS_MAX) {
         Some((cut, _)) => format!("{:?}...", text.get(..cut).unwrap_or_default()),
         None => format!("{text:?}"),
@@ -56,14 +62,19 @@ pub(super) fn word_among<T: StrEnum>(words: &[T], value: &DeValue<'_>) -> Result
     let legal: Vec<&str> = words.iter().map(|word| word.spelling()).collect();
     let text = string(value, &format!("one of {}", legal.join(", ")))?;
     let meant = words.iter().copied().find(|word| word.spelling().eq_ignore_ascii_case(text));
-    meant.ok_or_else(|| unknown_message("word", text, &legal))
+    meant.ok_or_else(|| format!("unknown word {}{}", quote(text), describe_legal(text, &legal)))
 }
 
-/// The message about an unknown key or word.
-pub(super) fn unknown_message(noun: &str, text: &str, legal: &[&str]) -> String {
+/// The message about an unknown key.
+pub(super) fn unknown_key_message(key: &str, legal: &[&str]) -> String {
+    format!("unknown key {}{}", quote_key(key), describe_legal(key, legal))
+}
+
+/// The legal words, and the one that may be meant.
+fn describe_legal(text: &str, legal: &[&str]) -> String {
     let guess = find_nearest(text, legal).map(|near| format!(": did you mean {near:?}?"));
     let guess = guess.unwrap_or_else(|| ";".to_owned());
-    format!("unknown {noun} {}{guess} legal here: {}", quote(text), legal.join(", "))
+    format!("{guess} legal here: {}", legal.join(", "))
 }
 
 pub(super) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
@@ -134,7 +145,8 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
     let digits_end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, unit) = text.split_at(digits_end);
     if unit.is_empty() && !digits.is_empty() {
-        return Err(format!("{} has no unit: write \"{digits}s\" (units: ms, s, m, h)", quote(text)));
+        let with_unit = quote(&format!("{digits}s"));
+        return Err(format!("{} has no unit: write {with_unit} (units: ms, s, m, h)", quote(text)));
     }
     let unit = UNITS.iter().find(|(name, _)| *name == unit);
     let (Some((_, unit_ms)), false) = (unit, digits.is_empty()) else {

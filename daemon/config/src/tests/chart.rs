@@ -38,7 +38,11 @@ fn errors(path: &str, value: &str) -> Vec<String> {
     };
     let is_here =
         |at: &Subject| matches!(at, Subject::Key(at) if *at == place || *at == format!("{place}[0]"));
-    errors.into_iter().filter(|error| is_here(&error.place)).map(|error| error.message).collect()
+    errors
+        .into_iter()
+        .filter(|error| is_here(&error.place))
+        .map(|error| error.message.with_values())
+        .collect()
 }
 
 /// Whether the reader takes this value's type here, however bad the value.

@@ -36,9 +36,10 @@ pub(super) fn legal_keys(path: &str) -> Option<Vec<String>> {
         path => format!("[{path}]\n"),
     };
     let refused = Config::parse(&format!("{header}no-such-key = 1\n"), "").expect_err("an unknown key");
-    let messages = refused.errors.iter().map(|error| &error.message);
+    let messages = refused.errors.iter().map(|error| error.message.with_values());
     let unknown = messages.filter(|message| message.starts_with("unknown key \"no-such-key\""));
-    let list = unknown.map(|message| message.split_once("legal here: ").expect("a list").1).next()?;
+    let list =
+        unknown.map(|message| message.split_once("legal here: ").expect("a list").1.to_owned()).next()?;
     Some(list.split(", ").map(str::to_owned).collect())
 }
 

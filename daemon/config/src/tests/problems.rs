@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use super::effective::check_round_trip;
+use super::example::known_keys;
 use crate::Config;
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/tests/problems.golden");
@@ -31,12 +32,63 @@ fn say(input: &str) -> String {
     let (errors, warnings) = match Config::parse(input, "config.toml") {
         Ok((config, warnings)) => {
             check_round_trip(config);
-            (String::new(), warnings)
+            (Vec::new(), warnings)
         }
-        Err(refused) => (format!("{refused}\n"), refused.warnings),
+        Err(refused) => (refused.errors, refused.warnings),
     };
-    let warnings = warnings.iter().map(|warning| format!("warning: {warning}\n"));
-    errors + &warnings.collect::<String>()
+    let errors = errors.iter().map(|error| format!("{}\n", error.with_values()));
+    let warnings = warnings.iter().map(|warning| format!("warning: {}\n", warning.with_values()));
+    errors.chain(warnings).collect()
+}
+
+/// Secrets as strings, in lists, as numbers, and where an operator forgot the quotes.
+const SECRETS: [&str; 8] = [
+    "hunter2",
+    "\"hunter2\"",
+    "'hunter2",
+    "[\"hunter2\"]",
+    "{ hunter2 = 1 }",
+    "4242424242",
+    "\"https://hunter2@192.0.2.1:6443\"",
+    "\"https://192.0.2.1:6443/?token=hunter2\"",
+];
+
+/// The log and `/readyz` have more readers than the file.
+#[test]
+fn a_problem_shows_no_value_of_the_file() {
+    let mut keys = std::collections::BTreeSet::new();
+    known_keys("", &mut keys);
+    let mut refused_count = 0;
+    // A block is called by its name.
+    for path in keys.iter().filter(|path| *path != "service.name") {
+        let (table, key) = path.rsplit_once('.').unwrap_or(("", path));
+        let header = match table.strip_prefix("service") {
+            Some("") => "[[service]]".to_owned(),
+            Some(_) if !table.starts_with("services") => format!("[[service]]\n[{table}]"),
+            _ => format!("[{table}]"),
+        };
+        let header = if table.is_empty() { String::new() } else { header };
+        for secret in SECRETS {
+            let Err(refused) = Config::parse(&format!("{header}\n{key} = {secret}\n"), "c") else { continue };
+            let shown =
+                refused.to_string() + &refused.warnings.iter().map(ToString::to_string).collect::<String>();
+            let is_key = shown.contains("unknown key \"hunter2\"");
+            assert!(is_key || !shown.contains("hunter2") && !shown.contains("42424"), "{shown}");
+            refused_count += 1;
+        }
+    }
+    assert!(refused_count > 4 * keys.len(), "{refused_count} of {} keys", keys.len());
+    let quoted = "[log]\nlevel = \"hunter2\"\n";
+    let refused = Config::parse(quoted, "c").expect_err("a bad word");
+    assert_eq!(
+        refused.to_string(),
+        "c:2:9: log.level: unknown word ***; legal here: error, warn, info, debug, trace"
+    );
+    let shown = refused.errors[0].with_values();
+    assert_eq!(
+        shown,
+        "c:2:9: log.level: unknown word \"hunter2\"; legal here: error, warn, info, debug, trace"
+    );
 }
 
 #[test]

@@ -65,7 +65,7 @@ impl BlockContents {
                         position: None,
                         place: Subject::File,
                         block: None,
-                        message,
+                        message: message.into(),
                     });
                 }
             }
