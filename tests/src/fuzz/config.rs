@@ -32,7 +32,9 @@ impl Target for Configuration {
         let config = match Config::parse(&text, "fuzz.toml") {
             Ok((config, _)) => config,
             Err(errors) if errors.errors.is_empty() => return Err("refused without a reason".to_owned()),
-            Err(errors) => return Ok(errors.errors.iter().map(|error| error.message.with_values()).collect()),
+            Err(errors) => {
+                return Ok(errors.errors.iter().map(|error| error.message.with_values()).collect());
+            }
         };
         // A parsed configuration is valid: it can be served, written and read again.
         let services = config.services.iter().map(StaticService::from).collect();
